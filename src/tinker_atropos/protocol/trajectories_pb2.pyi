@@ -1,0 +1,315 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RunSettings(_message.Message):
+    __slots__ = ("run_id", "batch_size", "group_size", "max_token_length", "total_steps", "base_model", "max_steps_off_policy", "checkpoint_dir", "save_checkpoint_interval", "wandb_project", "wandb_group", "environments")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKEN_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    BASE_MODEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEPS_OFF_POLICY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
+    SAVE_CHECKPOINT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    WANDB_PROJECT_FIELD_NUMBER: _ClassVar[int]
+    WANDB_GROUP_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    batch_size: int
+    group_size: int
+    max_token_length: int
+    total_steps: int
+    base_model: str
+    max_steps_off_policy: int
+    checkpoint_dir: str
+    save_checkpoint_interval: int
+    wandb_project: str
+    wandb_group: str
+    environments: _containers.RepeatedCompositeFieldContainer[EnvironmentShare]
+    def __init__(self, run_id: _Optional[str] = ..., batch_size: _Optional[int] = ..., group_size: _Optional[int] = ..., max_token_length: _Optional[int] = ..., total_steps: _Optional[int] = ..., base_model: _Optional[str] = ..., max_steps_off_policy: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_checkpoint_interval: _Optional[int] = ..., wandb_project: _Optional[str] = ..., wandb_group: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[EnvironmentShare, _Mapping]]] = ...) -> None: ...
+
+class EnvironmentShare(_message.Message):
+    __slots__ = ("name", "weight", "min_batch_share")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    MIN_BATCH_SHARE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weight: float
+    min_batch_share: float
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., min_batch_share: _Optional[float] = ...) -> None: ...
+
+class Tokens(_message.Message):
+    __slots__ = ("sampled", "trained")
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    sampled: int
+    trained: int
+    def __init__(self, sampled: _Optional[int] = ..., trained: _Optional[int] = ...) -> None: ...
+
+class State(_message.Message):
+    __slots__ = ("step", "checkpoint_path", "sampler_path", "rng", "cursor", "tokens", "cost", "reward", "time")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PATH_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_PATH_FIELD_NUMBER: _ClassVar[int]
+    RNG_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    checkpoint_path: str
+    sampler_path: str
+    rng: bytes
+    cursor: str
+    tokens: Tokens
+    cost: float
+    reward: float
+    time: float
+    def __init__(self, step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., sampler_path: _Optional[str] = ..., rng: _Optional[bytes] = ..., cursor: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., cost: _Optional[float] = ..., reward: _Optional[float] = ..., time: _Optional[float] = ...) -> None: ...
+
+class PolicyVersion(_message.Message):
+    __slots__ = ("epoch", "step")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step: int
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Policy(_message.Message):
+    __slots__ = ("version", "sampler_path", "base_model", "published_at")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_PATH_FIELD_NUMBER: _ClassVar[int]
+    BASE_MODEL_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    version: PolicyVersion
+    sampler_path: str
+    base_model: str
+    published_at: float
+    def __init__(self, version: _Optional[_Union[PolicyVersion, _Mapping]] = ..., sampler_path: _Optional[str] = ..., base_model: _Optional[str] = ..., published_at: _Optional[float] = ...) -> None: ...
+
+class TakeoverRequest(_message.Message):
+    __slots__ = ("settings", "holder", "fallback")
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    settings: RunSettings
+    holder: str
+    fallback: State
+    def __init__(self, settings: _Optional[_Union[RunSettings, _Mapping]] = ..., holder: _Optional[str] = ..., fallback: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+
+class TakeoverResponse(_message.Message):
+    __slots__ = ("epoch", "state", "replayed_batches", "store_was_empty", "policy")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REPLAYED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    STORE_WAS_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    state: State
+    replayed_batches: int
+    store_was_empty: bool
+    policy: Policy
+    def __init__(self, epoch: _Optional[int] = ..., state: _Optional[_Union[State, _Mapping]] = ..., replayed_batches: _Optional[int] = ..., store_was_empty: _Optional[bool] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+
+class LeaseRequest(_message.Message):
+    __slots__ = ("epoch", "for_step", "wait_seconds", "lease_seconds")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOR_STEP_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    for_step: int
+    wait_seconds: float
+    lease_seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., for_step: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+
+class LeaseResponse(_message.Message):
+    __slots__ = ("batch", "waiting_for")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    batch: Batch
+    waiting_for: str
+    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., waiting_for: _Optional[str] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("lease_id", "for_step", "lease_seconds", "replay", "groups", "queued_groups")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    FOR_STEP_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    for_step: int
+    lease_seconds: float
+    replay: bool
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    queued_groups: int
+    def __init__(self, lease_id: _Optional[str] = ..., for_step: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., replay: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., queued_groups: _Optional[int] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("id", "environment", "instance", "oldest", "staleness", "sequences", "group_overrides")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    environment: str
+    instance: str
+    oldest: PolicyVersion
+    staleness: int
+    sequences: _containers.RepeatedCompositeFieldContainer[Sequence]
+    group_overrides: str
+    def __init__(self, id: _Optional[int] = ..., environment: _Optional[str] = ..., instance: _Optional[str] = ..., oldest: _Optional[_Union[PolicyVersion, _Mapping]] = ..., staleness: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., group_overrides: _Optional[str] = ...) -> None: ...
+
+class Sequence(_message.Message):
+    __slots__ = ("tokens", "loss_mask", "logprobs", "score", "advantages", "ref_logprobs", "overrides", "distill_token_ids", "distill_logprobs", "distill_k")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    ADVANTAGES_FIELD_NUMBER: _ClassVar[int]
+    REF_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    DISTILL_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    DISTILL_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    DISTILL_K_FIELD_NUMBER: _ClassVar[int]
+    tokens: bytes
+    loss_mask: bytes
+    logprobs: bytes
+    score: float
+    advantages: bytes
+    ref_logprobs: bytes
+    overrides: str
+    distill_token_ids: bytes
+    distill_logprobs: bytes
+    distill_k: int
+    def __init__(self, tokens: _Optional[bytes] = ..., loss_mask: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., score: _Optional[float] = ..., advantages: _Optional[bytes] = ..., ref_logprobs: _Optional[bytes] = ..., overrides: _Optional[str] = ..., distill_token_ids: _Optional[bytes] = ..., distill_logprobs: _Optional[bytes] = ..., distill_k: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("epoch", "lease_id", "lease_seconds")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    lease_id: str
+    lease_seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., lease_id: _Optional[str] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+
+class RenewResponse(_message.Message):
+    __slots__ = ("lease_seconds",)
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    lease_seconds: float
+    def __init__(self, lease_seconds: _Optional[float] = ...) -> None: ...
+
+class AckRequest(_message.Message):
+    __slots__ = ("epoch", "lease_id", "step", "no_signal", "dropped")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NO_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    lease_id: str
+    step: int
+    no_signal: bool
+    dropped: _containers.RepeatedCompositeFieldContainer[DroppedGroup]
+    def __init__(self, epoch: _Optional[int] = ..., lease_id: _Optional[str] = ..., step: _Optional[int] = ..., no_signal: _Optional[bool] = ..., dropped: _Optional[_Iterable[_Union[DroppedGroup, _Mapping]]] = ...) -> None: ...
+
+class DroppedGroup(_message.Message):
+    __slots__ = ("id", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    reason: str
+    def __init__(self, id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AckResponse(_message.Message):
+    __slots__ = ("ledger",)
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    ledger: LedgerSums
+    def __init__(self, ledger: _Optional[_Union[LedgerSums, _Mapping]] = ...) -> None: ...
+
+class LedgerSums(_message.Message):
+    __slots__ = ("stored", "queued", "leased", "trained", "covered", "dropped")
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    COVERED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    stored: int
+    queued: int
+    leased: int
+    trained: int
+    covered: int
+    dropped: int
+    def __init__(self, stored: _Optional[int] = ..., queued: _Optional[int] = ..., leased: _Optional[int] = ..., trained: _Optional[int] = ..., covered: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class NackRequest(_message.Message):
+    __slots__ = ("epoch", "lease_id", "reason")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    lease_id: str
+    reason: str
+    def __init__(self, epoch: _Optional[int] = ..., lease_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class NackResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CoverRequest(_message.Message):
+    __slots__ = ("epoch", "state")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    state: State
+    def __init__(self, epoch: _Optional[int] = ..., state: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+
+class CoverResponse(_message.Message):
+    __slots__ = ("ledger",)
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    ledger: LedgerSums
+    def __init__(self, ledger: _Optional[_Union[LedgerSums, _Mapping]] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("epoch", "policy")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    policy: Policy
+    def __init__(self, epoch: _Optional[int] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+
+class PublishResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchPolicyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RecordRequest(_message.Message):
+    __slots__ = ("instance", "version", "digests")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    version: PolicyVersion
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, instance: _Optional[str] = ..., version: _Optional[_Union[PolicyVersion, _Mapping]] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RecordResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
