@@ -15,7 +15,14 @@ NAMES = ("trajectories_pb2.py", "trajectories_pb2.pyi", "trajectories_pb2_grpc.p
 
 def generate(folder: Path) -> dict[str, str]:
     status = protoc.main(
-        ["protoc", f"-I{PACKAGE}", f"--python_out={folder}", f"--pyi_out={folder}", f"--grpc_python_out={folder}", "trajectories.proto"]
+        [
+            "protoc",
+            f"-I{PACKAGE}",
+            f"--python_out={folder}",
+            f"--pyi_out={folder}",
+            f"--grpc_python_out={folder}",
+            "trajectories.proto",
+        ]
     )
     if status != 0:
         sys.exit(f"protoc ended with status {status}")
@@ -23,7 +30,8 @@ def generate(folder: Path) -> dict[str, str]:
     # protoc writes a top-level import; the module lives in a package.
     grpc = texts["trajectories_pb2_grpc.py"]
     texts["trajectories_pb2_grpc.py"] = grpc.replace(
-        "import trajectories_pb2 as trajectories__pb2", "from tinker_atropos.protocol import trajectories_pb2 as trajectories__pb2"
+        "import trajectories_pb2 as trajectories__pb2",
+        "from tinker_atropos.protocol import trajectories_pb2 as trajectories__pb2",
     )
     return texts
 
@@ -34,7 +42,9 @@ def main() -> None:
     check: bool = parser.parse_args().check
     with tempfile.TemporaryDirectory() as folder:
         texts = generate(Path(folder))
-    stale = [name for name, text in texts.items() if not (PACKAGE / name).exists() or (PACKAGE / name).read_text() != text]
+    stale = [
+        name for name, text in texts.items() if not (PACKAGE / name).exists() or (PACKAGE / name).read_text() != text
+    ]
     if check and stale:
         sys.exit(f"stale: {', '.join(stale)}; run `make generate`")
     for name in stale:

@@ -1,0 +1,224 @@
+"""The run file's `spec` as types: what every program means by a field, and its default.
+
+`config` speaks the ecosystem's snake_case (a tinker-atropos file pasted unchanged); everything beside it is Kubernetes'
+camelCase. `parse.py` turns plain data into these types and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.alias_generators import to_camel
+
+from tinker_atropos.run.duration import parse_duration
+
+LossFunction = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"]
+
+
+class _Section(BaseModel):
+    """A part of `config`: unknown keys are kept, `parse.py` judges them."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=False)
+
+
+class EnvConfig(_Section):
+    """`config.env`: what the environments read; a few of its keys also steer the trainer."""
+
+    group_size: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Rollouts of one prompt."""
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 128
+    """Sequences of one optimizer step (not groups)."""
+    tokenizer_name: Annotated[str, Field(min_length=1)] = "meta-llama/Llama-3.1-8B-Instruct"
+    """Hub name or path; also the base model unless openai.model_name names one."""
+    total_steps: Annotated[int, Field(ge=1)] = 50
+    """Optimizer steps of the run."""
+    max_token_length: Annotated[int, Field(ge=1)] = 256
+    """Longest completion that an environment asks for, in tokens."""
+    max_batches_offpolicy: Annotated[int, Field(ge=0)] = 3
+    max_num_workers: int = 24
+    steps_per_eval: int = 100
+    ensure_scores_are_not_same: bool = False
+    use_wandb: bool = True
+    inference_weight: Annotated[float, Field(gt=0)] | None = None
+
+
+class OpenAIConfig(_Section):
+    """One entry of `config.openai`; base_url and api_key are filled in for each run."""
+
+    model_name: str | None = None
+    num_requests_for_eval: int = 256
+
+
+class TinkerConfig(_Section):
+    """`config.tinker`: how the trainer trains."""
+
+    lora_rank: Annotated[int, Field(ge=1, le=1024)] = 32
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 4e-5
+    loss_fn: LossFunction = "importance_sampling"
+    loss_fn_config: dict[str, float] | None = None
+    """Numbers for the loss, such as clip_low_threshold."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    adam_eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    grad_clip_norm: Annotated[float, Field(ge=0)] = 0.0
+    """0 = no clipping."""
+    max_token_trainer_length: Annotated[int, Field(ge=2)] = 2048
+    """Longest sequence that is trained, prompt included, in tokens."""
+    max_steps_off_policy: Annotated[int, Field(ge=0)] | None = None
+    """Hard staleness limit in optimizer steps; absent = env.max_batches_offpolicy."""
+    checkpoint_dir: str = "./temp/"
+    """Told to the environments for their own checkpoints; the trainer's are at the Tinker API."""
+    save_checkpoint_interval: Annotated[int, Field(ge=0)] | None = None
+    """Named checkpoint every n steps, 0 = none; `checkpoints.every` is the same setting."""
+    seed: int | None = None
+    train_attn: bool = True
+    train_mlp: bool = True
+    train_unembed: bool = True
+
+
+class Config(_Section):
+    """`config`: the sections of a tinker-atropos file."""
+
+    env: EnvConfig = EnvConfig()
+    openai: tuple[OpenAIConfig, ...] = ()
+    tinker: TinkerConfig = TinkerConfig()
+
+
+class _Kubernetes(BaseModel):
+    """A part beside `config`: camelCase, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class SecretKeyRef(_Kubernetes):
+    """Key of a Secret in the run's namespace."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    key: Annotated[str, Field(min_length=1, max_length=253)] = "api-key"
+
+
+class LocalTinker(_Kubernetes):
+    """This project's CPU server, started for the run."""
+
+    model: Annotated[str, Field(min_length=1)] = "tiny"
+
+
+class TinkerAPI(_Kubernetes):
+    """Which endpoint trains and samples."""
+
+    key_secret_ref: SecretKeyRef | None = None
+    base_url: Annotated[str, Field(pattern=r"^https?://", alias="baseURL")] | None = None
+    local: LocalTinker | None = None
+
+
+class Environment(_Kubernetes):
+    """A program that produces scored groups: one Deployment, `replicas` instances."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=30)]
+    image: Annotated[str, Field(min_length=1)] | None = None
+    """Container image; absent = this project's environment image."""
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    """The program; `serve --config …` is appended."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of config.env for this environment."""
+    pod_template: dict[str, Any] = Field(default_factory=dict)
+    """Overlay on the pod template (resources, nodeSelector, volumes …)."""
+
+
+class Store(_Kubernetes):
+    """Where the trajectory server keeps its groups."""
+
+    type: Literal["Embedded"] = "Embedded"
+    volume: dict[str, Any] = Field(default_factory=lambda: {"emptyDir": {}})
+    """A Kubernetes volume source: emptyDir survives a killed container, persistentVolumeClaim the pod."""
+
+
+class APIServer(_Kubernetes):
+    """The pod of trajectory server and gateway."""
+
+    store: Store = Store()
+
+
+class Checkpoints(_Kubernetes):
+    """Named checkpoints; a rolling state is saved every step in any case."""
+
+    every: Annotated[int, Field(ge=0)] | None = None
+    """A named checkpoint every n steps; 0 = none; absent = tinker.save_checkpoint_interval."""
+
+
+class Trainer(_Kubernetes):
+    """The trainer Job."""
+
+    backoff_limit: Annotated[int, Field(ge=0, le=100)] = 6
+    """How often a failed trainer pod is replaced before the run fails."""
+    pod_template: dict[str, Any] = Field(default_factory=dict)
+
+
+class Deadlines(_Kubernetes):
+    """How long the run may take to get somewhere."""
+
+    startup: str = "10m"
+    """Every program waits this long for its peers; the first step may take that long."""
+
+    @field_validator("startup")
+    @classmethod
+    def _is_duration(cls, value: str) -> str:
+        parse_duration(value)
+        return value
+
+    @property
+    def startup_seconds(self) -> float:
+        return parse_duration(self.startup)
+
+
+class RunSpec(_Kubernetes):
+    """`spec` of a TinkerAtroposRun for a language model."""
+
+    config: Config = Config()
+    tinker_api: Annotated[TinkerAPI, Field(alias="tinkerAPI")] = TinkerAPI()
+    environments: Annotated[tuple[Environment, ...], Field(min_length=1, max_length=50)]
+    api_server: APIServer = APIServer()
+    checkpoints: Checkpoints = Checkpoints()
+    trainer: Trainer = Trainer()
+    deadlines: Deadlines = Deadlines()
+
+    # -- settings that both halves may speak of: the table of docs/run-file.md, in one place
+
+    @property
+    def base_model(self) -> str:
+        """The model that is trained, as the Tinker API names it."""
+        named = next((entry.model_name for entry in self.config.openai if entry.model_name), None)
+        if named is not None:
+            return named
+        return (
+            LOCAL_MODELS.get(self.tinker_api.local.model, self.config.env.tokenizer_name)
+            if self.tinker_api.local
+            else self.config.env.tokenizer_name
+        )
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """Named checkpoint every n steps, 0 = none."""
+        if self.checkpoints.every is not None:
+            return self.checkpoints.every
+        return self.config.tinker.save_checkpoint_interval or 0
+
+    @property
+    def max_steps_off_policy(self) -> int:
+        """Hard staleness limit in optimizer steps."""
+        limit = self.config.tinker.max_steps_off_policy
+        return self.config.env.max_batches_offpolicy if limit is None else limit
+
+    def weight_of(self, environment: Environment) -> float:
+        """Weight of one environment: the entry wins over its default of 1."""
+        if "weight" in environment.model_fields_set or self.config.env.inference_weight is None:
+            return environment.weight
+        return self.config.env.inference_weight
+
+
+LOCAL_MODELS = {"tiny": "tinker-atropos/tiny"}
+"""Built-in models of the local Tinker server and the names under which it serves them."""
