@@ -1,0 +1,114 @@
+"""Bring a cluster up, tell how it is, take it down: what the command line and the tests call."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from singlenode import control_plane, processes, programs
+from singlenode.layout import ClusterError, Layout, layout
+from singlenode.progress import say, step
+
+CONTROL_PLANE = "control-plane"
+NODE = "node"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up, as written to its cluster.json."""
+
+    name: str
+    kind: str
+    server: str
+    kubeconfig: str
+    audit_log: str
+    programs: str
+
+    def program(self, name: str) -> str:
+        """Full path of kubectl, helm, ..."""
+        return programs.Programs(Path(self.programs)).path(name)
+
+
+@contextmanager
+def _alone(paths: Layout) -> Iterator[None]:
+    """One `up` or `down` of a cluster at a time."""
+    paths.lock.parent.mkdir(parents=True, exist_ok=True)
+    with paths.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def find(name: str) -> Cluster | None:
+    """The cluster of that name if it is up and answers."""
+    paths = layout(name)
+    try:
+        cluster = Cluster(**json.loads(paths.state.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    running = processes.recorded(paths)
+    if not running or not all(processes.alive(paths, process) for process in running):
+        return None
+    return cluster if control_plane.Api(paths, cluster.server).ready() else None
+
+
+def up(name: str, kind: str) -> Cluster:
+    """Make the cluster, or answer with the one that is already there."""
+    paths = layout(name)
+    built = programs.ensure()
+    with _alone(paths):
+        existing = find(name)
+        if existing is not None:
+            if existing.kind != kind:
+                raise ClusterError(
+                    f"cluster {name!r} is up as a {existing.kind}, not as a {kind}: "
+                    f"choose another --name or run `devcluster down --name {name}` first"
+                )
+            say(f"cluster {name!r} is already up")
+            return existing
+        _remove(paths)
+        try:
+            server = _start_control_plane(paths, built)
+        except BaseException:
+            _end(paths)
+            raise
+        cluster = Cluster(name, kind, server, str(paths.kubeconfig), str(paths.audit_log), str(built.directory))
+        paths.state.write_text(json.dumps(asdict(cluster), indent=1) + "\n")
+        return cluster
+
+
+def _start_control_plane(paths: Layout, built: programs.Programs) -> str:
+    with step("starting etcd, API server and controller-manager on loopback", "4-8 s"):
+        ports = control_plane.free_ports(4)
+        at = control_plane.Addresses("127.0.0.1", *ports)
+        control_plane.prepare(paths, at, ("admin", "controllers"))
+        api = control_plane.start(
+            paths, built, at, api_extra=("--bind-address=127.0.0.1", "--endpoint-reconciler-type=none")
+        )
+        control_plane.wait_for_service_account(paths, api)
+    return at.server
+
+
+def down(name: str) -> bool:
+    """End the cluster and remove all it left; False if there was none."""
+    paths = layout(name)
+    with _alone(paths):
+        existed = paths.root.exists()
+        _remove(paths)
+    paths.lock.unlink(missing_ok=True)
+    return existed
+
+
+def _end(paths: Layout) -> None:
+    for process in ("controllers", "apiserver", "etcd"):
+        processes.stop(paths, process)
+
+
+def _remove(paths: Layout) -> None:
+    _end(paths)
+    if paths.root.exists():
+        shutil.rmtree(paths.root)
