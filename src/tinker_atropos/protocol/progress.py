@@ -1,6 +1,7 @@
 """What a trainer reports about its run, and the answer: over HTTPS to the operator, over HTTP in local mode.
 
-The same JSON goes into the pod's termination message, so the last step is never lost. Losing a report never harms training.
+The same JSON goes into the pod's termination message, so the last step is never lost.
+Losing a report never harms training.
 """
 
 from __future__ import annotations

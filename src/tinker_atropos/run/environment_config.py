@@ -28,7 +28,7 @@ UNREACHABLE_STEPS = 1_000_000_000
 """An environment ends itself at total_steps and a Deployment would start it again for ever; the run ends it instead."""
 
 A_DAY = 86_400
-"""Client timeout in seconds: the relay holds requests while the API server is away, and nothing must give up before it."""
+"""Client timeout in seconds: the relay holds requests while the API server is away; nothing may give up earlier."""
 
 
 def environment_config(

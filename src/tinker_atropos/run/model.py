@@ -68,8 +68,8 @@ class TinkerConfig(_Section):
     """Longest sequence that is trained, prompt included, in tokens."""
     max_steps_off_policy: Annotated[int, Field(ge=0)] | None = None
     """Hard staleness limit in optimizer steps; absent = env.max_batches_offpolicy."""
-    checkpoint_dir: str = "./temp/"
-    """Told to the environments for their own checkpoints; the trainer's are at the Tinker API."""
+    checkpoint_dir: str | None = None
+    """Told to the environments for their own checkpoints; absent = a folder in their /tmp. The trainer's are at the Tinker API."""
     save_checkpoint_interval: Annotated[int, Field(ge=0)] | None = None
     """Named checkpoint every n steps, 0 = none; `checkpoints.every` is the same setting."""
     seed: int | None = None
@@ -109,7 +109,7 @@ class TinkerAPI(_Kubernetes):
     """Which endpoint trains and samples."""
 
     key_secret_ref: SecretKeyRef | None = None
-    base_url: Annotated[str, Field(pattern=r"^https?://", alias="baseURL")] | None = None
+    base_url: Annotated[str, Field(pattern=r"^https?://")] | None = Field(default=None, alias="baseURL")
     local: LocalTinker | None = None
 
 
@@ -179,7 +179,7 @@ class RunSpec(_Kubernetes):
     """`spec` of a TinkerAtroposRun for a language model."""
 
     config: Config = Config()
-    tinker_api: Annotated[TinkerAPI, Field(alias="tinkerAPI")] = TinkerAPI()
+    tinker_api: TinkerAPI = Field(default=TinkerAPI(), alias="tinkerAPI")
     environments: Annotated[tuple[Environment, ...], Field(min_length=1, max_length=50)]
     api_server: APIServer = APIServer()
     checkpoints: Checkpoints = Checkpoints()

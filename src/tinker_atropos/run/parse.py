@@ -37,13 +37,14 @@ EXTRA_CONFIG_KEYS = frozenset({"slurm", "testing"})
 """Top-level keys of such files that only an environment reads."""
 
 _ATROPOS_ENV_KEYS = """
-rollout_server_url wandb_name max_eval_workers max_num_workers_per_node eval_handling eval_limit_ratio num_rollouts_to_keep
+rollout_server_url wandb_name max_eval_workers
+max_num_workers_per_node eval_handling eval_limit_ratio num_rollouts_to_keep
 num_rollouts_per_group_for_logging data_path_to_save_groups data_dir_to_save_evals min_items_sent_before_logging
 include_messages min_batch_allocation worker_timeout thinking_mode reasoning_effort max_reasoning_tokens
 custom_thinking_prompt
 """
 ENV_KEYS = frozenset(EnvConfig.model_fields) | frozenset(_ATROPOS_ENV_KEYS.split())
-"""Keys that Atropos' environments know; others pass (environments have keys of their own), near misses are warned of."""
+"""Keys that Atropos' environments know; others pass, near misses are warned of."""
 
 _ATROPOS_SERVER_KEYS = """
 base_url api_key weight server_type timeout tokenizer_name num_max_requests_at_once rolling_buffer_length
@@ -59,7 +60,12 @@ def parse_spec(spec: Mapping[str, Any]) -> tuple[RunSpec, tuple[Problem, ...]]:
     try:
         parsed = RunSpec.model_validate(spec)
     except ValidationError as error:
-        problems += [_problem(entry, spec) for entry in error.errors() if entry["type"] != "extra_forbidden"]
+        errors = error.errors()
+        # A list with a bad item is also reported as too short: only the item is the reader's business.
+        inner = {entry["loc"][:1] for entry in errors if len(entry["loc"]) > 1}
+        problems += [
+            _problem(entry) for entry in errors if entry["type"] != "extra_forbidden" and entry["loc"] not in inner
+        ]
     if parsed is not None:
         problems += _rules(parsed)
     if problems or parsed is None:
@@ -106,7 +112,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _problem(error: Any, spec: Mapping[str, Any]) -> Problem:
+def _problem(error: Any) -> Problem:
     location = [
         part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-")))
     ]
