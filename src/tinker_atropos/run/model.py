@@ -69,7 +69,7 @@ class TinkerConfig(_Section):
     max_steps_off_policy: Annotated[int, Field(ge=0)] | None = None
     """Hard staleness limit in optimizer steps; absent = env.max_batches_offpolicy."""
     checkpoint_dir: str | None = None
-    """Told to the environments for their own checkpoints; absent = a folder in their /tmp. The trainer's are at the Tinker API."""
+    """Told to the environments for their own checkpoints; absent = a folder in their /tmp."""
     save_checkpoint_interval: Annotated[int, Field(ge=0)] | None = None
     """Named checkpoint every n steps, 0 = none; `checkpoints.every` is the same setting."""
     seed: int | None = None

@@ -1,0 +1,97 @@
+"""The `tinker-atropos` command: one subcommand for each program, the same in images, local mode and by hand.
+
+Subcommands are imported only when they are asked for, so `--help` needs none of their dependencies.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+
+import click
+
+from tinker_atropos.run.problems import InvalidRunError
+
+SUBCOMMANDS: Mapping[str, tuple[str, str, str]] = {
+    # name: module, extra that brings its dependencies, one line for --help
+    "run": ("tinker_atropos.local.command", "local", "Run a run file on this machine, without a cluster."),
+    "validate": ("tinker_atropos.cli.validate", "", "Check a run file; says every problem and its fix."),
+    "trajectories": ("tinker_atropos.trajectories.command", "trajectories", "Serve Atropos' API: rollouts in, batches out."),
+    "gateway": ("tinker_atropos.gateway.command", "gateway", "Serve OpenAI's and sglang's API on Tinker sampling."),
+    "relay": ("tinker_atropos.relay.command", "relay", "Stand beside an environment: identity, tokenizer, patience."),
+    "trainer": ("tinker_atropos.trainer.command", "trainer", "Train a run's model on the Tinker API."),
+    "local-tinker": ("tinker_atropos.local_tinker.command", "local-tinker", "Serve the Tinker API on this CPU."),
+    "completion": ("tinker_atropos.cli.completion", "", "Print the shell completion script."),
+}
+
+
+class _Programs(click.Group):
+    """A group whose members are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module, extra, _ = SUBCOMMANDS[cmd_name]
+        try:
+            command = importlib.import_module(module).command
+        except ModuleNotFoundError as error:
+            if not extra or (error.name or "").startswith("tinker_atropos"):
+                raise
+            raise click.ClickException(f"{cmd_name} needs the package {error.name}; install it with: pip install 'tinker-atropos[{extra}]'") from error
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from tinker_atropos.run.problems import nearest
+
+            meant = nearest(args[0], SUBCOMMANDS) if args else None
+            if meant:
+                error.message += f" Did you mean {meant!r}?"
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in SUBCOMMANDS.items()])
+
+
+@click.group(
+    cls=_Programs,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TINKER_ATROPOS", "max_content_width": 110},
+)
+@click.version_option(package_name="tinker-atropos")
+def cli() -> None:
+    """Reinforcement learning of language models on the Tinker API with Atropos environments.
+
+    \b
+    Examples:
+      tinker-atropos run examples/quickstart.yaml      a whole run on this machine
+      tinker-atropos validate run.yaml                 what is wrong with a run file
+      tinker-atropos trainer --help                    options of one program
+
+    Every option can also be given as an environment variable: TINKER_ATROPOS_<SUBCOMMAND>_<OPTION>, for instance
+    TINKER_ATROPOS_GATEWAY_PORT=8001.
+    """
+
+
+def main() -> None:
+    """Entry point; a bad run file ends with its problems, one a line, and status 78."""
+    from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
+
+    try:
+        cli()
+    except InvalidRunError as error:
+        for problem in error.problems:
+            click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+            click.echo(str(problem), err=True)
+        sys.exit(CONFIG_ERROR)
+
+
+if __name__ == "__main__":
+    main()
