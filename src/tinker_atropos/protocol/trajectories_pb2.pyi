@@ -155,7 +155,7 @@ class Batch(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., for_step: _Optional[int] = ..., lease_seconds: _Optional[float] = ..., replay: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., queued_groups: _Optional[int] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("id", "environment", "instance", "oldest", "staleness", "sequences", "group_overrides")
+    __slots__ = ("id", "environment", "instance", "oldest", "staleness", "sequences", "group_overrides", "atropos")
     ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,7 @@ class Group(_message.Message):
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     GROUP_OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    ATROPOS_FIELD_NUMBER: _ClassVar[int]
     id: int
     environment: str
     instance: str
@@ -170,10 +171,11 @@ class Group(_message.Message):
     staleness: int
     sequences: _containers.RepeatedCompositeFieldContainer[Sequence]
     group_overrides: str
-    def __init__(self, id: _Optional[int] = ..., environment: _Optional[str] = ..., instance: _Optional[str] = ..., oldest: _Optional[_Union[PolicyVersion, _Mapping]] = ..., staleness: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., group_overrides: _Optional[str] = ...) -> None: ...
+    atropos: str
+    def __init__(self, id: _Optional[int] = ..., environment: _Optional[str] = ..., instance: _Optional[str] = ..., oldest: _Optional[_Union[PolicyVersion, _Mapping]] = ..., staleness: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., group_overrides: _Optional[str] = ..., atropos: _Optional[str] = ...) -> None: ...
 
 class Sequence(_message.Message):
-    __slots__ = ("tokens", "loss_mask", "logprobs", "score", "advantages", "ref_logprobs", "overrides", "distill_token_ids", "distill_logprobs", "distill_k")
+    __slots__ = ("tokens", "loss_mask", "logprobs", "score", "advantages", "ref_logprobs", "overrides", "distill_token_ids", "distill_logprobs", "distill_k", "masks")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +186,7 @@ class Sequence(_message.Message):
     DISTILL_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DISTILL_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     DISTILL_K_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
     tokens: bytes
     loss_mask: bytes
     logprobs: bytes
@@ -194,7 +197,8 @@ class Sequence(_message.Message):
     distill_token_ids: bytes
     distill_logprobs: bytes
     distill_k: int
-    def __init__(self, tokens: _Optional[bytes] = ..., loss_mask: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., score: _Optional[float] = ..., advantages: _Optional[bytes] = ..., ref_logprobs: _Optional[bytes] = ..., overrides: _Optional[str] = ..., distill_token_ids: _Optional[bytes] = ..., distill_logprobs: _Optional[bytes] = ..., distill_k: _Optional[int] = ...) -> None: ...
+    masks: bytes
+    def __init__(self, tokens: _Optional[bytes] = ..., loss_mask: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., score: _Optional[float] = ..., advantages: _Optional[bytes] = ..., ref_logprobs: _Optional[bytes] = ..., overrides: _Optional[str] = ..., distill_token_ids: _Optional[bytes] = ..., distill_logprobs: _Optional[bytes] = ..., distill_k: _Optional[int] = ..., masks: _Optional[bytes] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("epoch", "lease_id", "lease_seconds")
