@@ -2,6 +2,8 @@
 """Command line of the built-in Kubernetes: `python devcluster/devcluster.py --help`.
 
     devcluster.py up --control-plane-only --name NAME    etcd, API server, controller-manager on loopback, as any user
+    devcluster.py up --name NAME                         a whole node that runs pods; needs root
+    devcluster.py load --name NAME ARCHIVE...            import images into it
     devcluster.py down --name NAME                       end it and remove all it left
 
 The last line of `up` on stdout is the path of the kubeconfig; everything else goes to stderr. From Python:
@@ -24,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from singlenode import cluster, programs
-from singlenode.layout import ClusterError
+from singlenode import cluster, programs, volumes
+from singlenode.layout import ClusterError, layout
 from singlenode.progress import say
 
 DEFAULT_NAME = "demo"
@@ -44,6 +46,14 @@ def parser() -> argparse.ArgumentParser:
     bring_up.add_argument(
         "--control-plane-only", action="store_true", help="no node: API server, etcd, controllers on loopback, any user"
     )
+    bring_up.add_argument(
+        "--internet",
+        action="store_true",
+        help="let pods reach what the machine reaches (one iptables rule, gone with the node)",
+    )
+    loading = command("load", "import images into the cluster's node")
+    loading.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE", help="OCI or Docker image archive (.tar)")
+    command("volumes", "serve persistent volumes to the cluster (`up` starts this)")
     command("down", "end the cluster and remove all it left")
     command("status", "say whether the cluster is up, as JSON")
     command("kubeconfig", "print the path of the cluster's kubeconfig")
@@ -53,9 +63,12 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.command == "up":
-        if not arguments.control_plane_only:
-            raise ClusterError("only --control-plane-only clusters can be made so far")
-        print(cluster.up(arguments.name, cluster.CONTROL_PLANE).kubeconfig)
+        kind = cluster.CONTROL_PLANE if arguments.control_plane_only else cluster.NODE
+        print(cluster.up(arguments.name, kind, internet=arguments.internet).kubeconfig)
+    elif arguments.command == "load":
+        print("\n".join(cluster.load(arguments.name, arguments.archives)))
+    elif arguments.command == "volumes":
+        volumes.serve(layout(arguments.name))
     elif arguments.command == "down":
         say(
             f"cluster {arguments.name!r} is gone"

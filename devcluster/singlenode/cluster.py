@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from singlenode import control_plane, processes, programs
+from singlenode import containers, control_plane, node, processes, programs
 from singlenode.layout import ClusterError, Layout, layout
 from singlenode.progress import say, step
 
@@ -56,9 +57,11 @@ def find(name: str) -> Cluster | None:
     return cluster if control_plane.Api(paths, cluster.server).ready() else None
 
 
-def up(name: str, kind: str) -> Cluster:
+def up(name: str, kind: str, *, internet: bool = False) -> Cluster:
     """Make the cluster, or answer with the one that is already there."""
     paths = layout(name)
+    if kind == NODE:
+        node.check_machine()
     built = programs.ensure()
     with _alone(paths):
         existing = find(name)
@@ -72,7 +75,7 @@ def up(name: str, kind: str) -> Cluster:
             return existing
         _remove(paths)
         try:
-            server = _start_control_plane(paths, built)
+            server = node.start(paths, built, internet=internet) if kind == NODE else _start_control_plane(paths, built)
         except BaseException:
             _end(paths)
             raise
@@ -104,8 +107,20 @@ def down(name: str) -> bool:
 
 
 def _end(paths: Layout) -> None:
-    for process in ("controllers", "apiserver", "etcd"):
+    if os.geteuid() == 0:  # only root's clusters can hold a node, whatever is left of it
+        node.end(paths)
+    for process in node.STOP_ORDER:
         processes.stop(paths, process)
+
+
+def load(name: str, archives: list[Path]) -> list[str]:
+    """Import image archives into the cluster's node; answers with every image that it has then."""
+    found = find(name)
+    if found is None or found.kind != NODE:
+        raise ClusterError(f"there is no cluster {name!r} with a node up; make it with `devcluster up --name {name}`")
+    for archive in archives:
+        containers.load_archive(layout(name), archive)
+    return containers.images(layout(name))
 
 
 def _remove(paths: Layout) -> None:

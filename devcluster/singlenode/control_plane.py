@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from singlenode import pki, processes
 from singlenode.layout import POD_RANGE, SERVICE_RANGE, ClusterError, Layout
@@ -147,6 +148,23 @@ class Api:
                 return body
         except (urllib.error.URLError, OSError):
             return None
+
+    def get_json(self, path: str) -> dict[str, Any] | None:
+        body = self.get(path)
+        found: dict[str, Any] | None = json.loads(body) if body is not None else None
+        return found
+
+    def send(self, method: str, path: str, body: object) -> bool:
+        """Write once; whoever calls looks again later, so a refusal is an answer and no error."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310 - the address is this cluster's own server
+            self._server + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with self._opener.open(request, timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
 
     def ready(self) -> bool:
         return self.get("/readyz") == b"ok"

@@ -100,9 +100,9 @@ def check_name(name: str) -> str:
 
 
 def layout(name: str, *, environment: dict[str, str] | None = None) -> Layout:
-    environment = dict(os.environ) if environment is None else environment
-    clusters = environment.get("DEVCLUSTER_STATE") or str(cache_directory(environment) / "clusters")
-    return Layout(check_name(name), Path(clusters) / name)
+    """Root's clusters live where mounts are expected: a cache is what people remove without looking."""
+    own = Path("/var/lib/tinker-atropos") if os.geteuid() == 0 else cache_directory(environment)
+    return Layout(check_name(name), own / "clusters" / name)
 
 
 @dataclass(frozen=True)

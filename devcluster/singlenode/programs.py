@@ -16,7 +16,7 @@ from singlenode.layout import ClusterError, cache_directory
 from singlenode.progress import say
 
 MODULE = Path(__file__).resolve().parent.parent
-INPUTS = ("go.mod", "go.sum", "main.go")
+INPUTS = ("go.mod", "go.sum", "main.go", "pause/main.go")
 LINKED = (
     "coredns",
     "etcd",
@@ -60,6 +60,7 @@ def linker_flags(go_mod: str) -> dict[str, str]:
     node = {"gitVersion": pinned["kubernetes"], "gitMajor": major, "gitMinor": minor}
     helm = "helm.sh/helm/v3"
     return {
+        "pause": "-s -w",
         "devcluster": " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{k}={v}" for k, v in node.items())]),
         "helm": " ".join(
             [
@@ -136,7 +137,7 @@ def _build(module: Path, directory: Path) -> None:
     )
     started = time.monotonic()
     total = _package_count(go, module, environment)
-    for program, package in (("devcluster", "."), ("helm", "helm.sh/helm/v3/cmd/helm")):
+    for program, package in (("devcluster", "."), ("helm", "helm.sh/helm/v3/cmd/helm"), ("pause", "./pause")):
         command = [go, "build", "-v", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", flags[program]]
         target = directory / f".{program}.new"
         _run_build([*command, "-o", str(target), package], module, environment, total, started)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 def say(text: str) -> None:
     """Progress goes to stderr: stdout belongs to what a program asked for."""
-    print(f"[devcluster] {text}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"[devcluster] {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -1,0 +1,180 @@
+"""containerd with everything of its own below the cluster's folder, and the images in it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from singlenode import network, processes
+from singlenode.control_plane import wait_until
+from singlenode.layout import NODE_POD_RANGE, ClusterError, Layout
+from singlenode.packages import CNI_PLUGINS
+from singlenode.programs import Programs
+
+PAUSE_IMAGE = "localhost/pause:1"
+_CRI = 'plugins."io.containerd.grpc.v1.cri"'
+
+
+def configuration(layout: Layout, snapshotter: str) -> str:
+    return "\n".join(
+        [
+            "version = 2",
+            f'root = "{layout.containerd / "root"}"',
+            f'state = "{layout.containerd / "state"}"',
+            'disabled_plugins = ["io.containerd.internal.v1.opt"]',
+            "[grpc]",
+            f'  address = "{layout.containerd_socket}"',
+            f"[{_CRI}]",
+            "  restrict_oom_score_adj = true  # lowering it needs a capability that containers lack",
+            "  netns_mounts_under_state_dir = true",
+            f'  sandbox_image = "{PAUSE_IMAGE}"',
+            f"[{_CRI}.cni]",
+            f'  bin_dir = "{CNI_PLUGINS}"',
+            f'  conf_dir = "{layout.config / "cni"}"',
+            f"[{_CRI}.containerd]",
+            f'  snapshotter = "{snapshotter}"',
+            "",
+        ]
+    )
+
+
+def pod_network(layout: Layout) -> dict[str, object]:
+    """The CNI chain: a bridge in the node's namespace, addresses handed out from a folder of the cluster."""
+    return {
+        "cniVersion": "0.4.0",
+        "name": layout.network_namespace,
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "pods",
+                "isGateway": True,
+                "ipMasq": False,
+                "hairpinMode": True,
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": str(layout.root / "addresses"),
+                    "ranges": [[{"subnet": NODE_POD_RANGE}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
+    }
+
+
+def pick_snapshotter(directory: Path) -> str:
+    """overlayfs where the kernel can do it on this file system (not inside most containers), else plain copies."""
+    trial = directory / "overlay-trial"
+    for part in ("lower", "upper", "work", "merged"):
+        (trial / part).mkdir(parents=True, exist_ok=True)
+    options = ",".join(f"{layer}dir={trial / layer}" for layer in ("lower", "upper", "work"))
+    mounted = subprocess.run(
+        ["mount", "-t", "overlay", "overlay", "-o", options, str(trial / "merged")], capture_output=True, check=False
+    )
+    if mounted.returncode == 0:
+        subprocess.run(["umount", str(trial / "merged")], check=False)
+    shutil.rmtree(trial, ignore_errors=True)
+    return "overlayfs" if mounted.returncode == 0 else "native"
+
+
+def start(layout: Layout, programs: Programs) -> None:
+    (layout.config / "cni").mkdir(parents=True, exist_ok=True)
+    (layout.config / "cni" / "10-pods.conflist").write_text(json.dumps(pod_network(layout), indent=1))
+    layout.containerd.mkdir(exist_ok=True)
+    config = layout.config / "containerd.toml"
+    config.write_text(configuration(layout, pick_snapshotter(layout.containerd)))
+    processes.start(layout, "containerd", [*network.inside(layout), "containerd", "-c", str(config)])
+    wait_until(lambda: _ctr(layout, "version").returncode == 0, "containerd's readiness", layout, ("containerd",), 30.0)
+    archive = layout.root / "pause.tar"
+    archive.write_bytes(pause_archive(Path(programs.path("pause")).read_bytes()))
+    load_archive(layout, archive)
+    archive.unlink()
+
+
+def _ctr(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["ctr", "-a", str(layout.containerd_socket), "-n", "k8s.io", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def load_archive(layout: Layout, archive: Path) -> None:
+    """Import every image of an OCI or Docker archive; what is already there is not copied again."""
+    done = _ctr(layout, "images", "import", str(archive))
+    if done.returncode != 0:
+        raise ClusterError(f"{archive} could not be imported as images: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def images(layout: Layout) -> list[str]:
+    """The names of the images that the node has."""
+    return [name for name in _ctr(layout, "images", "ls", "-q").stdout.split() if not name.startswith("sha256:")]
+
+
+def pause_archive(program: bytes) -> bytes:
+    """The smallest of images, made by hand: one static program in one layer, as an OCI archive."""
+
+    def tar(files: dict[str, tuple[bytes, int]]) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            for path, (content, mode) in files.items():
+                entry = tarfile.TarInfo(path)
+                entry.size, entry.mode = len(content), mode
+                archive.addfile(entry, io.BytesIO(content))
+        return buffer.getvalue()
+
+    blobs: dict[str, tuple[bytes, int]] = {}
+
+    def blob(kind: str, content: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(content).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = (content, 0o644)
+        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(content)}
+
+    layer = blob("layer.v1.tar", tar({"pause": (program, 0o755)}))
+    image = {
+        "architecture": "amd64" if _is_amd64(program) else "arm64",
+        "os": "linux",
+        "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": blob("config.v1+json", json.dumps(image).encode()),
+        "layers": [layer],
+    }
+    entry = blob("manifest.v1+json", json.dumps(manifest).encode())
+    entry["annotations"] = {"org.opencontainers.image.ref.name": PAUSE_IMAGE}
+    blobs["index.json"] = (json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode(), 0o644)
+    blobs["oci-layout"] = (b'{"imageLayoutVersion": "1.0.0"}', 0o644)
+    return tar(blobs)
+
+
+def _is_amd64(program: bytes) -> bool:
+    """The machine field of an ELF header."""
+    return program[18:20] == b"\x3e\x00"
+
+
+def shims(layout: Layout) -> list[int]:
+    """The helper processes that hold this cluster's containers: they outlive containerd and name its socket."""
+    socket = str(layout.containerd_socket).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"containerd-shim" in arguments[0] and socket in arguments:
+                found.append(int(entry.name))
+    return found
+
+
+def unmount_below(directory: Path) -> None:
+    """Release every mount below a folder, the innermost first."""
+    below = f"{directory}/"
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in sorted((p for p in points if p.startswith(below)), key=len, reverse=True):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
