@@ -17,7 +17,11 @@ SUBCOMMANDS: Mapping[str, tuple[str, str, str]] = {
     # name: module, extra that brings its dependencies, one line for --help
     "run": ("tinker_atropos.local.command", "local", "Run a run file on this machine, without a cluster."),
     "validate": ("tinker_atropos.cli.validate", "", "Check a run file; says every problem and its fix."),
-    "trajectories": ("tinker_atropos.trajectories.command", "trajectories", "Serve Atropos' API: rollouts in, batches out."),
+    "trajectories": (
+        "tinker_atropos.trajectories.command",
+        "trajectories",
+        "Serve Atropos' API: rollouts in, batches out.",
+    ),
     "gateway": ("tinker_atropos.gateway.command", "gateway", "Serve OpenAI's and sglang's API on Tinker sampling."),
     "relay": ("tinker_atropos.relay.command", "relay", "Stand beside an environment: identity, tokenizer, patience."),
     "trainer": ("tinker_atropos.trainer.command", "trainer", "Train a run's model on the Tinker API."),
@@ -41,20 +45,24 @@ class _Programs(click.Group):
         except ModuleNotFoundError as error:
             if not extra or (error.name or "").startswith("tinker_atropos"):
                 raise
-            raise click.ClickException(f"{cmd_name} needs the package {error.name}; install it with: pip install 'tinker-atropos[{extra}]'") from error
+            raise click.ClickException(
+                f"{cmd_name} needs the package {error.name}; install it with: pip install 'tinker-atropos[{extra}]'"
+            ) from error
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             from tinker_atropos.run.problems import nearest
 
             meant = nearest(args[0], SUBCOMMANDS) if args else None
-            if meant:
-                error.message += f" Did you mean {meant!r}?"
-            raise
+            if meant is None:
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -63,7 +71,11 @@ class _Programs(click.Group):
 
 @click.group(
     cls=_Programs,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TINKER_ATROPOS", "max_content_width": 110},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "TINKER_ATROPOS",
+        "max_content_width": 110,
+    },
 )
 @click.version_option(package_name="tinker-atropos")
 def cli() -> None:

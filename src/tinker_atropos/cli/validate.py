@@ -13,7 +13,9 @@ from tinker_atropos.run.load import load_run_file
 @click.command(name="validate")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--environment-command", default="", help="Program of the environment, for a plain tinker-atropos file.")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer.")
+@click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer."
+)
 def command(file: Path, environment_command: str, output: str) -> None:
     """Check FILE, a run file. Exit status 78 and one line for each problem when it cannot be used.
 
@@ -23,7 +25,9 @@ def command(file: Path, environment_command: str, output: str) -> None:
     """
     run = load_run_file(file, environment_command.split())
     if output == "json":
-        click.echo(json.dumps({"name": run.name, "valid": True, "warnings": [str(warning) for warning in run.warnings]}))
+        click.echo(
+            json.dumps({"name": run.name, "valid": True, "warnings": [str(warning) for warning in run.warnings]})
+        )
         return
     for warning in run.warnings:
         click.secho("warning: ", fg="yellow", nl=False, err=True)

@@ -112,5 +112,7 @@ class ProgressAnswer(_Message):
 
     checkpoint: CheckpointReport | None = None
     """Checkpoint of the run's status, as stored before this report."""
+    epoch: int = 0
+    """Newest epoch of the run's status: the next one must be greater, also when the store was lost."""
     stop: bool = False
     """The run is over or gone; the trainer should end."""

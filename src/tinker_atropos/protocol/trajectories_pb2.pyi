@@ -95,14 +95,16 @@ class Policy(_message.Message):
     def __init__(self, version: _Optional[_Union[PolicyVersion, _Mapping]] = ..., sampler_path: _Optional[str] = ..., base_model: _Optional[str] = ..., published_at: _Optional[float] = ...) -> None: ...
 
 class TakeoverRequest(_message.Message):
-    __slots__ = ("settings", "holder", "fallback")
+    __slots__ = ("settings", "holder", "fallback", "after_epoch")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    AFTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     settings: RunSettings
     holder: str
     fallback: State
-    def __init__(self, settings: _Optional[_Union[RunSettings, _Mapping]] = ..., holder: _Optional[str] = ..., fallback: _Optional[_Union[State, _Mapping]] = ...) -> None: ...
+    after_epoch: int
+    def __init__(self, settings: _Optional[_Union[RunSettings, _Mapping]] = ..., holder: _Optional[str] = ..., fallback: _Optional[_Union[State, _Mapping]] = ..., after_epoch: _Optional[int] = ...) -> None: ...
 
 class TakeoverResponse(_message.Message):
     __slots__ = ("epoch", "state", "replayed_batches", "store_was_empty", "policy")

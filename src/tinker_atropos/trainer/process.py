@@ -1,0 +1,79 @@
+"""One trainer process from start to exit status: signals, the last report, a sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import signal
+
+from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
+from tinker_atropos.trainer.failures import TrainerError
+from tinker_atropos.trainer.pipeline import Pipeline, Result
+from tinker_atropos.trainer.reporting import Reporter
+from tinker_atropos.trainer.service import TinkerService
+from tinker_atropos.trainer.settings import TrainerSettings
+from tinker_atropos.trainer.trajectories import TrajectoryClient
+
+log = logging.getLogger(__name__)
+
+STOPPED = 143  # 128 + SIGTERM
+GRACE_SECONDS = 20.0
+"""A step in flight may end within this time after a signal; Kubernetes kills after 30 s."""
+
+
+async def run_trainer(settings: TrainerSettings) -> int:
+    """Train, report, and return the exit status."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    reporter = Reporter(settings, lambda: dt.datetime.now(dt.UTC))
+    if not settings.api_key:
+        sentence = "TINKER_API_KEY is not set; set it, or let tinkerAPI.local run a server that needs none"
+        log.error("%s", sentence)
+        await reporter.finish(phase="Failed", message=sentence)
+        return CONFIG_ERROR
+    await reporter.start()
+
+    def open_service() -> TinkerService:
+        metadata = {"run": settings.name, "run_uid": settings.run_uid, "attempt": str(settings.attempt)}
+        return TinkerService(settings.tinker_base_url, settings.api_key, metadata, f"tinker-atropos {settings.name}")
+
+    async with TrajectoryClient(settings.trajectories, settings.token, reporter.waiting) as trajectories:
+        pipeline = Pipeline(settings, trajectories, open_service, reporter, stopping)
+        task = asyncio.create_task(pipeline.run())
+        stop = asyncio.create_task(stopping.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            log.info("stopping: a step in flight may end within %.0f s", GRACE_SECONDS)
+            await asyncio.wait({task}, timeout=GRACE_SECONDS)
+            task.cancel()
+        stop.cancel()
+        return await _conclude(task, pipeline, reporter)
+
+
+async def _conclude(task: asyncio.Task[Result], pipeline: Pipeline, reporter: Reporter) -> int:
+    try:
+        result = await task
+    except TrainerError as failure:
+        log.error("%s", failure)
+        await pipeline.stop(str(failure))
+        await reporter.finish(phase="Failed", message=str(failure))
+        return failure.status
+    except asyncio.CancelledError:
+        log.info("stopped before the end; the next trainer goes on from the newest covered state")
+        with contextlib.suppress(asyncio.CancelledError):
+            await pipeline.stop("stopped by a signal")
+        await reporter.finish(message="stopped by a signal; the next trainer goes on from the newest covered state")
+        return STOPPED
+    except Exception as error:
+        log.exception("unexpected error")
+        sentence = f"the trainer broke ({type(error).__name__}: {str(error)[:300]}); this is a fault of tinker-atropos"
+        await pipeline.stop(sentence)
+        await reporter.finish(phase="Failed", message=sentence)
+        return 1
+    log.info("complete", extra={"step": result.step, "sampler_weights": result.sampler_weights, "state": result.state})
+    await reporter.finish(phase="Complete", step=result.step, sampler_weights=result.sampler_weights, message="")
+    return 0
