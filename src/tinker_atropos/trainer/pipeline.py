@@ -71,6 +71,7 @@ class Pipeline:
         self._stopping = stopping
         self._service: TinkerService | None = None
         self._position = Position()
+        self._tokens = pb.Tokens()
         self._retention = checkpoints.Retention()
         self._background: set[asyncio.Task[None]] = set()
         self._seconds_per_step: float | None = None
@@ -124,6 +125,7 @@ class Pipeline:
         self._position.epoch = answer.epoch
         self._position.state = answer.state if answer.HasField("state") else pb.State()
         state = self._position.state
+        self._tokens = pb.Tokens(sampled=state.tokens.sampled, trained=state.tokens.trained)
         log.info(
             "took the run over",
             extra={"epoch": answer.epoch, "step": state.step, "replayed_batches": answer.replayed_batches},
@@ -160,7 +162,7 @@ class Pipeline:
         try:
             for step in range(self._position.state.step + 1, self._total + 1):
                 started = time.monotonic()
-                batch = await self._lease(step)
+                batch = await self._lease_beside(step, settling)
                 async with self._renewing(batch.lease_id):
                     settling = await self._step(step, batch, settling)
                 self._timed(time.monotonic() - started)
@@ -170,6 +172,18 @@ class Pipeline:
             if settling is not None:
                 settling.cancel()
         return await self._finish()
+
+    async def _lease_beside(self, step: int, settling: asyncio.Task[None] | None) -> pb.Batch:
+        """Lease while the last step settles. A failure there ends the wait: without its policy no batch may ever come."""
+        lease = asyncio.create_task(self._lease(step))
+        try:
+            if settling is not None:
+                await asyncio.wait({lease, settling}, return_when=asyncio.FIRST_COMPLETED)
+                if settling.done():
+                    settling.result()
+            return await lease
+        finally:
+            lease.cancel()
 
     async def _lease(self, step: int) -> pb.Batch:
         renewed = time.monotonic()
@@ -232,15 +246,9 @@ class Pipeline:
             )
         )
         reward = reward_report(groups)
-        previous = self._position.state
-        state = pb.State(
-            step=step,
-            tokens=pb.Tokens(
-                sampled=previous.tokens.sampled + built.sampled_tokens,
-                trained=previous.tokens.trained + built.trained_tokens,
-            ),
-            reward=reward.mean if reward else 0.0,
-        )
+        self._tokens.sampled += built.sampled_tokens
+        self._tokens.trained += built.trained_tokens
+        state = pb.State(step=step, tokens=self._tokens, reward=reward.mean if reward else 0.0)
         self._reporter.update(
             step=step,
             reward=reward,
@@ -269,10 +277,6 @@ class Pipeline:
                 "queued_groups": batch.queued_groups,
             },
         )
-        # `state` is the base of the next step's token counts at once; it becomes the position when it is covered.
-        self._position.state = pb.State()
-        self._position.state.CopyFrom(previous)
-        self._position.state.tokens.CopyFrom(state.tokens)
         return asyncio.create_task(self._settle(submitted, state, is_named))
 
     async def _settle(self, submitted: SubmittedStep, state: pb.State, is_named: bool) -> None:
