@@ -1,0 +1,112 @@
+"""`tinker-atropos relay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tinker_atropos.protocol import ports
+
+
+@click.command(name="relay")
+@click.option("--trajectories", required=True, metavar="URL", help="Trajectory server, e.g. http://tar-gsm8k:8000.")
+@click.option("--gateway", required=True, metavar="URL", help="Gateway, e.g. http://tar-gsm8k:8001.")
+@click.option("--environment", required=True, metavar="NAME", help="Name of the environment in the run file.")
+@click.option("--instance", required=True, metavar="NAME", help="Name of this one process of it, e.g. the pod's name.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with the run's token; without it requests carry none.",
+)
+@click.option(
+    "--tokenizer-dir",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the tokenizer's files are put for the environment.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--trajectories-port",
+    default=ports.RELAY_TRAJECTORIES,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port for the trajectory server's routes; 0 = any free one.",
+)
+@click.option(
+    "--gateway-port",
+    default=ports.RELAY_GATEWAY,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port for the gateway's routes; 0 = any free one.",
+)
+@click.option(
+    "--health-port",
+    default=ports.RELAY_HEALTH,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port for /healthz, which answers 200 once the environment may start; 0 = any free one.",
+)
+@click.option("--health-host", default=None, help="Address for /healthz.  [default: the same as --host]")
+def command(
+    *,
+    trajectories: str,
+    gateway: str,
+    environment: str,
+    instance: str,
+    token_file: Path | None,
+    tokenizer_dir: Path,
+    host: str,
+    trajectories_port: int,
+    gateway_port: int,
+    health_port: int,
+    health_host: str | None,
+) -> None:
+    """Stand beside one environment process: identity, tokenizer, patience.
+
+    The environment talks to this process on loopback as if it were the servers; requests are held and sent again
+    while a server is away, so neither a restart nor a new node reaches the environment.
+
+    \b
+    Example:
+      tinker-atropos relay --trajectories http://127.0.0.1:8000 --gateway http://127.0.0.1:8001 \\
+          --environment gsm8k --instance gsm8k-0 --tokenizer-dir /tmp/tokenizer \\
+          --trajectories-port 9000 --gateway-port 9001 --health-port 9009
+    """
+    import asyncio
+
+    from tinker_atropos.protocol import logs
+    from tinker_atropos.relay.forward import Identity
+    from tinker_atropos.relay.serve import Settings, run
+
+    logs.configure("relay")
+    for name, url in (("trajectories", trajectories), ("gateway", gateway)):
+        if not url.startswith(("http://", "https://")):
+            raise click.BadParameter(f"{url!r} is no URL; give http://HOST:PORT", param_hint=f"--{name}")
+    settings = Settings(
+        trajectories=trajectories,
+        gateway=gateway,
+        identity=Identity(environment, instance, _token(token_file)),
+        tokenizer_dir=tokenizer_dir,
+        host=host,
+        trajectories_port=trajectories_port,
+        gateway_port=gateway_port,
+        health_port=health_port,
+        health_host=health_host or host,
+    )
+    try:
+        asyncio.run(run(settings))
+    except OSError as error:
+        raise click.ClickException(f"cannot listen: {error}") from error
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {path}: {error}", param_hint="--token-file") from error
+    if not token:
+        raise click.BadParameter(f"{path} is empty; it must hold the run's token", param_hint="--token-file")
+    return token
