@@ -174,7 +174,7 @@ class Pipeline:
         return await self._finish()
 
     async def _lease_beside(self, step: int, settling: asyncio.Task[None] | None) -> pb.Batch:
-        """Lease while the last step settles. A failure there ends the wait: without its policy no batch may ever come."""
+        """Lease while the last step settles. A failure there ends the wait: without its policy none comes."""
         lease = asyncio.create_task(self._lease(step))
         try:
             if settling is not None:
