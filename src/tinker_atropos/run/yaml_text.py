@@ -47,6 +47,16 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes text which YAML 1.1 or 1.2 would read as a number."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: list(resolvers) for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
 def load_all(text: str) -> list[Any]:
     """Every document of a YAML text. Raises yaml.YAMLError with line and column."""
     return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
@@ -54,4 +64,4 @@ def load_all(text: str) -> list[Any]:
 
 def dump(value: object) -> str:
     """YAML text of plain data, keys in the order given."""
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)

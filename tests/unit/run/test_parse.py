@@ -1,0 +1,183 @@
+"""What a run file may say, and what is answered when it may not."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tinker_atropos.run.parse import parse_spec
+from tinker_atropos.run.problems import InvalidRunError
+
+GOOD: dict[str, Any] = {
+    "config": {
+        "env": {"group_size": 4, "batch_size": 16, "tokenizer_name": "Qwen/Qwen3-8B"},
+        "tinker": {"lora_rank": 8, "learning_rate": 1e-3, "loss_fn": "ppo"},
+    },
+    "tinkerAPI": {"keySecretRef": {"name": "tinker", "key": "api-key"}},
+    "environments": [{"name": "gsm8k", "command": ["python", "env.py"]}],
+}
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    spec = copy.deepcopy(GOOD)
+    *parents, last = path.split("/")
+    target: Any = spec
+    for part in parents:
+        target = target[int(part)] if isinstance(target, list) else target.setdefault(part, {})
+    if isinstance(target, list):
+        target[int(last)] = value
+    else:
+        target[last] = value
+    return spec
+
+
+def test_a_good_file_gives_no_warning() -> None:
+    spec, warnings = parse_spec(GOOD)
+    assert warnings == ()
+    assert (spec.base_model, spec.checkpoint_interval, spec.max_steps_off_policy) == ("Qwen/Qwen3-8B", 0, 3)
+
+
+REFUSED = {
+    "batch size is no multiple of group size": (
+        "config/env/batch_size",
+        18,
+        "config.env.batch_size: 18 is not a multiple of group_size 4; "
+        "batch_size counts sequences and must be whole groups; use 16 or 20",
+    ),
+    "batch smaller than one group": ("config/env/batch_size", 2, "use 4"),
+    "misspelt tinker key": (
+        "config/tinker/learning_rat",
+        1e-4,
+        "config.tinker.learning_rat: unknown key; did you mean 'learning_rate'?",
+    ),
+    "far-off tinker key": ("config/tinker/zzz", 1, "config.tinker.zzz: unknown key; known keys: "),
+    "misspelt top key": ("environmnts", [], "environmnts: unknown key; did you mean 'environments'?"),
+    "snake case beside config": ("api_server", {}, "api_server: unknown key; did you mean 'apiServer'?"),
+    "misspelt section": ("config/tinkr", {}, "config.tinkr: unknown key; did you mean 'tinker'?"),
+    "misspelt environment key": (
+        "environments/0/replica",
+        2,
+        "environments[0].replica: unknown key; did you mean 'replicas'?",
+    ),
+    "misspelt key of the Tinker API": (
+        "tinkerAPI/baseUrl",
+        "http://x",
+        "tinkerAPI.baseUrl: unknown key; did you mean 'baseURL'?",
+    ),
+    "misspelt loss": ("config/tinker/loss_fn", "pppo", "config.tinker.loss_fn: 'pppo' is not valid: "),
+    "loss with its nearest name": (
+        "config/tinker/loss_fn",
+        "importance-sampling",
+        "did you mean 'importance_sampling'?",
+    ),
+    "text for a number": ("config/env/group_size", "many", "config.env.group_size: 'many' is not valid: "),
+    "zero steps": ("config/env/total_steps", 0, "config.env.total_steps: 0 is not valid: "),
+    "negative learning rate": ("config/tinker/learning_rate", -1.0, "config.tinker.learning_rate: -1.0 is not valid: "),
+    "environment without command": ("environments/0", {"name": "a"}, "environments[0].command: is missing"),
+    "environment with a bad name": ("environments/0/name", "A_b", "environments[0].name: 'A_b' is not valid: "),
+    "no environment": ("environments", [], "environments: "),
+    "environment twice": (
+        "environments",
+        [{"name": "a", "command": ["x"]}, {"name": "a", "command": ["y"]}],
+        "environments[1].name: 'a' stands twice; give each environment its own name",
+    ),
+    "local and a key": ("tinkerAPI/local", {"model": "tiny"}, "tinkerAPI: both local and keySecretRef are given"),
+    "base URL that is none": ("tinkerAPI/baseURL", "example.org", "tinkerAPI.baseURL: 'example.org' is not valid: "),
+    "duration that is none": (
+        "deadlines",
+        {"startup": "soon"},
+        "deadlines.startup: 'soon' is not valid: 'soon' is no duration; write it like",
+    ),
+    "two volumes": (
+        "apiServer",
+        {"store": {"volume": {"emptyDir": {}, "persistentVolumeClaim": {"claimName": "x"}}}},
+        "apiServer.store.volume: ['emptyDir', 'persistentVolumeClaim'] is not one volume source",
+    ),
+    "another group size in one environment": (
+        "environments/0/config",
+        {"group_size": 8},
+        "environments[0].config.group_size: 8 differs from",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "value", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused_with_field_value_and_fix(path: str, value: object, message: str) -> None:
+    with pytest.raises(InvalidRunError) as caught:
+        parse_spec(changed(path, value))
+    assert message in str(caught.value)
+
+
+def test_one_setting_given_twice_and_different_is_refused() -> None:
+    spec = changed("config/tinker/save_checkpoint_interval", 5)
+    spec["checkpoints"] = {"every": 10}
+    with pytest.raises(InvalidRunError, match="they are one setting; keep one"):
+        parse_spec(spec)
+    spec["checkpoints"] = {"every": 5}
+    assert parse_spec(spec)[0].checkpoint_interval == 5
+
+
+def test_every_problem_is_named_at_once() -> None:
+    spec = changed("config/tinker/lora_rnk", 4)
+    spec["config"]["env"]["batch_size"] = "x"
+    with pytest.raises(InvalidRunError) as caught:
+        parse_spec(spec)
+    assert [problem.field for problem in caught.value.problems] == ["config.tinker.lora_rnk", "config.env.batch_size"]
+
+
+WARNED = {
+    "near miss of an environment key": (
+        "config/env/ensure_scores_not_the_same",
+        True,
+        "did you mean 'ensure_scores_are_not_same'?",
+    ),
+    "near miss in one environment": (
+        "environments/0/config",
+        {"max_token_lenght": 9},
+        "did you mean 'max_token_length'?",
+    ),
+    "W&B of a pasted file": ("config/tinker/wandb_project", "p", "Weights & Biases is off without a key"),
+}
+
+
+@pytest.mark.parametrize(("path", "value", "message"), WARNED.values(), ids=WARNED)
+def test_accepted_with_a_warning(path: str, value: object, message: str) -> None:
+    _, warnings = parse_spec(changed(path, value))
+    assert len(warnings) == 1 and message in str(warnings[0])
+
+
+ACCEPTED = {
+    "an environment's own key": ("config/env/difficulties", ["easy"]),
+    "a key of the environment alone": ("environments/0/config", {"my_setting": 1}),
+    "server type in a pasted file": (
+        "config/openai",
+        [{"model_name": "m", "base_url": "http://x/v1", "server_type": "sglang"}],
+    ),
+    "slurm switch of a pasted file": ("config/slurm", False),
+    "a claim as volume": ("apiServer", {"store": {"volume": {"persistentVolumeClaim": {"claimName": "x"}}}}),
+}
+
+
+@pytest.mark.parametrize(("path", "value"), ACCEPTED.values(), ids=ACCEPTED)
+def test_accepted_without_a_warning(path: str, value: object) -> None:
+    assert parse_spec(changed(path, value))[1] == ()
+
+
+def test_settings_that_two_halves_speak_of() -> None:
+    spec = changed("config/env/inference_weight", 3.0)
+    parsed, _ = parse_spec(spec)
+    assert parsed.weight_of(parsed.environments[0]) == 3.0
+    spec["environments"][0]["weight"] = 1.0
+    parsed, _ = parse_spec(spec)
+    assert parsed.weight_of(parsed.environments[0]) == 1.0
+
+    parsed, _ = parse_spec(changed("config/tinker/max_steps_off_policy", 7))
+    assert parsed.max_steps_off_policy == 7
+
+    parsed, _ = parse_spec(changed("config/openai", [{"model_name": "Qwen/Qwen3-4B"}]))
+    assert parsed.base_model == "Qwen/Qwen3-4B"
+
+    parsed, _ = parse_spec(changed("tinkerAPI", {"local": {"model": "tiny"}}))
+    assert parsed.base_model == "tinker-atropos/tiny"
