@@ -1,0 +1,119 @@
+"""`tinker-atropos gateway`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tinker_atropos.protocol import ports
+from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
+
+
+@click.command(name="gateway")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 in a pod.")
+@click.option(
+    "--port",
+    default=ports.GATEWAY_HTTP,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 = any free one, named in the log.",
+)
+@click.option(
+    "--trajectories",
+    default=f"127.0.0.1:{ports.TRAJECTORIES_GRPC}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The trajectory server's gRPC address: policies come from there, versions go there.",
+)
+@click.option(
+    "--tinker-base-url",
+    envvar=["TINKER_ATROPOS_GATEWAY_TINKER_BASE_URL", "TINKER_BASE_URL"],
+    metavar="URL",
+    help="Tinker API to sample from.  [default: TINKER_BASE_URL, else the hosted service]",
+)
+@click.option(
+    "--tokenizer",
+    metavar="NAME|DIR",
+    help="Tokenizer: a directory, or a name for the local Tinker server or the hub.  [default: the base model]",
+)
+@click.option("--base-model", required=True, metavar="NAME", help="Base model of the run, e.g. Qwen/Qwen3-8B.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with the run's token: asked of every request and sent to the trajectory server.",
+)
+@click.option(
+    "--patience",
+    default=86_400.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long a request is held while the Tinker API fails, before it is answered with 503.",
+)
+def command(
+    *,
+    host: str,
+    port: int,
+    trajectories: str,
+    tinker_base_url: str | None,
+    tokenizer: str | None,
+    base_model: str,
+    token_file: Path | None,
+    patience: float,
+) -> None:
+    """Serve OpenAI's and sglang's API on Tinker sampling.
+
+    Answers always come from the newest published policy; which one is recorded before the answer leaves. Requests wait
+    while there is no policy yet or a peer is away. The key comes from TINKER_API_KEY.
+
+    \b
+    Example:
+      TINKER_API_KEY=tml-local tinker-atropos gateway --base-model tinker-atropos/tiny \\
+          --tinker-base-url http://127.0.0.1:8003 --trajectories 127.0.0.1:8002
+    """
+    import asyncio
+    import os
+
+    from tinker_atropos.gateway.serve import Settings, run
+    from tinker_atropos.gateway.tokenizer_files import TokenizerError
+    from tinker_atropos.protocol import logs
+
+    logs.configure("gateway")
+    target = trajectories.removeprefix("http://").removeprefix("grpc://").rstrip("/")
+    if ":" not in target or "/" in target:
+        raise click.BadParameter(f"{trajectories!r} is no HOST:PORT", param_hint="--trajectories")
+    if tinker_base_url is not None and not tinker_base_url.startswith(("http://", "https://")):
+        raise click.BadParameter(
+            f"{tinker_base_url!r} is no URL; give http://HOST:PORT", param_hint="--tinker-base-url"
+        )
+    settings = Settings(
+        host=host,
+        port=port,
+        trajectories=target,
+        tinker_base_url=tinker_base_url or None,
+        tinker_api_key=os.environ.get("TINKER_API_KEY") or None,
+        tokenizer=tokenizer or base_model,
+        base_model=base_model,
+        token=_token(token_file),
+        patience=patience,
+    )
+    try:
+        asyncio.run(run(settings))
+    except TokenizerError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(CONFIG_ERROR) from None
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {path}: {error}", param_hint="--token-file") from error
+    if not token:
+        raise click.BadParameter(f"{path} is empty; it must hold the run's token", param_hint="--token-file")
+    return token

@@ -1,0 +1,132 @@
+"""The gateway's side of the trajectory server: hears of new policies, records which policy sampled what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+
+from tinker_atropos.gateway.generation import Version
+from tinker_atropos.gateway.policies import Policy
+from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.protocol.identity import AUTHORIZATION_HEADER, bearer
+from tinker_atropos.protocol.trajectories_pb2_grpc import TrajectoriesStub
+
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 2.0
+_LOG_EVERY = 15.0
+_RECORD_SECONDS = 30.0
+_MOST_DIGESTS = 8192  # of one call; keeps it far below gRPC's message limit
+
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
+
+_log = logging.getLogger(__name__)
+
+
+class RecordRefusedError(Exception):
+    """The trajectory server will never take this record."""
+
+
+@dataclass
+class _Waiting:
+    """Digests of one (instance, version) that wait for the next call."""
+
+    digests: list[bytes] = field(default_factory=list)
+    futures: list[asyncio.Future[None]] = field(default_factory=list)
+
+
+class Trajectories:
+    """A client of the trajectory server that outlives its restarts."""
+
+    def __init__(self, target: str, token: str | None) -> None:
+        self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self._stub = TrajectoriesStub(self._channel)  # type: ignore[no-untyped-call]
+        self._metadata = ((AUTHORIZATION_HEADER.lower(), bearer(token)),) if token is not None else ()
+        self._target = target
+        self._waiting: dict[tuple[str, Version], _Waiting] = {}
+        self._senders: dict[tuple[str, Version], asyncio.Task[None]] = {}
+        self.connected = False
+
+    async def close(self) -> None:
+        for task in self._senders.values():
+            task.cancel()
+        await self._channel.close()
+
+    async def watch(self, offer: Callable[[Policy], None]) -> None:
+        """Offer every policy that is published. Ends only by cancellation."""
+        loop = asyncio.get_running_loop()
+        pause, said = _FIRST_DELAY, loop.time()
+        while True:
+            reason = "the stream ended"
+            try:
+                async for policy in self._stub.WatchPolicy(pb.WatchPolicyRequest(), metadata=self._metadata):
+                    self.connected, pause = True, _FIRST_DELAY
+                    version = Version(policy.version.epoch, policy.version.step)
+                    offer(Policy(version, policy.sampler_path, policy.base_model))
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details()}"
+            self.connected = False
+            if loop.time() - said >= _LOG_EVERY:
+                said = loop.time()
+                _log.warning(
+                    "the trajectory server %s does not tell of policies (%s); trying again", self._target, reason
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_DELAY)
+
+    async def record(self, instance: str, version: Version, digests: list[bytes]) -> None:
+        """Returns when the digests are durable. Records that wait at the same time travel in one call."""
+        key = (instance, version)
+        waiting = self._waiting.setdefault(key, _Waiting())
+        waiting.digests.extend(digests)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.futures.append(future)
+        if key not in self._senders:
+            self._senders[key] = asyncio.create_task(self._send(key))
+        await future
+
+    async def _send(self, key: tuple[str, Version]) -> None:
+        try:
+            while (waiting := self._waiting.pop(key, None)) is not None:
+                try:
+                    for start in range(0, len(waiting.digests), _MOST_DIGESTS):
+                        await self._send_one(key, waiting.digests[start : start + _MOST_DIGESTS])
+                except RecordRefusedError as error:
+                    for future in waiting.futures:
+                        if not future.done():
+                            future.set_exception(error)
+                else:
+                    for future in waiting.futures:
+                        if not future.done():
+                            future.set_result(None)
+        finally:
+            del self._senders[key]
+
+    async def _send_one(self, key: tuple[str, Version], digests: list[bytes]) -> None:
+        instance, version = key
+        request = pb.RecordRequest(
+            instance=instance, version=pb.PolicyVersion(epoch=version.epoch, step=version.step), digests=digests
+        )
+        loop = asyncio.get_running_loop()
+        pause, said = _FIRST_DELAY, loop.time()
+        while True:
+            try:
+                await self._stub.Record(request, metadata=self._metadata, timeout=_RECORD_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
+                    raise RecordRefusedError(f"{error.code().name}: {error.details()}") from error
+                if loop.time() - said >= _LOG_EVERY:
+                    said = loop.time()
+                    _log.warning("holding answers: the trajectory server does not take versions (%s)", error.details())
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_DELAY)
