@@ -47,3 +47,7 @@ class StoreLostError(Exception):
 
 class TrainingClientLostError(Exception):
     """The training client cannot be used any more (a hole in its sequence, a restarted service): make a new one."""
+
+
+class StoppedError(Exception):
+    """A signal asked this process to end, and it has come to a good place to do so."""

@@ -19,7 +19,13 @@ from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.protocol.progress import CheckpointReport, LedgerReport, ProgressAnswer, TokensReport
 from tinker_atropos.trainer import checkpoints
 from tinker_atropos.trainer.datums import build_batch
-from tinker_atropos.trainer.failures import StartupError, StoreLostError, TrainerError, TrainingClientLostError
+from tinker_atropos.trainer.failures import (
+    StartupError,
+    StoppedError,
+    StoreLostError,
+    TrainerError,
+    TrainingClientLostError,
+)
 from tinker_atropos.trainer.reporting import Reporter
 from tinker_atropos.trainer.rewards import environment_reports, mean_staleness, reward_report
 from tinker_atropos.trainer.service import SubmittedStep, TinkerService
@@ -77,7 +83,7 @@ class Pipeline:
         self._seconds_per_step: float | None = None
 
     async def run(self) -> Result:
-        """Train to the end. Raises TrainerError with the sentence for people, CancelledError when stopped."""
+        """Train to the end. Raises TrainerError with the sentence for people, StoppedError after a signal."""
         lost_without_progress = 0
         while True:
             before = self._position.state.step
@@ -176,27 +182,37 @@ class Pipeline:
     async def _lease_beside(self, step: int, settling: asyncio.Task[None] | None) -> pb.Batch:
         """Lease while the last step settles. A failure there ends the wait: without its policy none comes."""
         lease = asyncio.create_task(self._lease(step))
+        stop = asyncio.create_task(self._stopping.wait())
         try:
-            if settling is not None:
-                await asyncio.wait({lease, settling}, return_when=asyncio.FIRST_COMPLETED)
-                if settling.done():
-                    settling.result()
+            await asyncio.wait({lease, stop, *([settling] if settling else [])}, return_when=asyncio.FIRST_COMPLETED)
+            if settling is not None and settling.done():
+                settling.result()
+                await asyncio.wait({lease, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopping.is_set():
+                if settling is not None:
+                    await settling
+                raise StoppedError
             return await lease
         finally:
             lease.cancel()
+            stop.cancel()
 
     async def _lease(self, step: int) -> pb.Batch:
-        renewed = time.monotonic()
+        started = renewed = time.monotonic()
         while True:
-            if self._stopping.is_set():
-                raise asyncio.CancelledError
             answer = await self._trajectories.lease(self._position.epoch, step)
             if answer.HasField("batch"):
                 return answer.batch
             self._reporter.update(phase="Waiting")
             self._reporter.waiting(answer.waiting_for or "waiting for rollouts")
-            if time.monotonic() - renewed > STATE_TTL / 4 and self._service is not None:
-                renewed = time.monotonic()
+            now = time.monotonic()
+            if step == 1 and now - started > self._spec.deadlines.startup_seconds:
+                raise StartupError(
+                    f"no batch came within {self._spec.deadlines.startup} ({answer.waiting_for or 'no rollouts'}); "
+                    "see the logs of the environments, or raise deadlines.startup"
+                )
+            if now - renewed > STATE_TTL / 4 and self._service is not None:
+                renewed = now
                 paths = self._retention.current(self._position.state.checkpoint_path)
                 await self._service.renew(paths, STATE_TTL)
 

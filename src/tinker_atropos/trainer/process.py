@@ -9,7 +9,7 @@ import logging
 import signal
 
 from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
-from tinker_atropos.trainer.failures import TrainerError
+from tinker_atropos.trainer.failures import StoppedError, TrainerError
 from tinker_atropos.trainer.pipeline import Pipeline, Result
 from tinker_atropos.trainer.reporting import Reporter
 from tinker_atropos.trainer.service import TinkerService
@@ -62,7 +62,7 @@ async def _conclude(task: asyncio.Task[Result], pipeline: Pipeline, reporter: Re
         await pipeline.stop(str(failure))
         await reporter.finish(phase="Failed", message=str(failure))
         return failure.status
-    except asyncio.CancelledError:
+    except (StoppedError, asyncio.CancelledError):
         log.info("stopped before the end; the next trainer goes on from the newest covered state")
         with contextlib.suppress(asyncio.CancelledError):
             await pipeline.stop("stopped by a signal")

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from tinker_atropos.run.model import TinkerConfig
 from tinker_atropos.run.problems import nearest
 from tinker_atropos.trainer.datums import Datum
@@ -245,19 +243,14 @@ class TinkerService:
 def _wire(datum: Datum, loss_fn: str) -> Any:
     import tinker
 
-    inputs: dict[str, Any] = {"target_tokens": _tensor(datum.targets, "int64")}
+    tensor = tinker.TensorData.from_numpy
+    inputs: dict[str, Any] = {"target_tokens": tensor(datum.targets)}
     if loss_fn == "cross_entropy":
-        inputs["weights"] = _tensor(datum.advantages, "float32")
+        inputs["weights"] = tensor(datum.advantages)
     else:
-        inputs["logprobs"] = _tensor(datum.logprobs, "float32")
-        inputs["advantages"] = _tensor(datum.advantages, "float32")
+        inputs["logprobs"] = tensor(datum.logprobs)
+        inputs["advantages"] = tensor(datum.advantages)
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(datum.tokens.tolist()), loss_fn_inputs=inputs)
-
-
-def _tensor(array: np.ndarray[Any, Any], dtype: Literal["int64", "float32"]) -> Any:
-    import tinker
-
-    return tinker.TensorData(data=array.tolist(), dtype=dtype, shape=list(array.shape))
 
 
 def _meaning(error: Exception) -> Exception:
