@@ -1,0 +1,274 @@
+"""HTTP/1.1 on one connection: the least that Atropos' clients need, because the request path is what limits throughput.
+
+It knows two things that a framework hides and that exactly-once needs: whether the last byte of an answer reached the
+client's kernel before the connection ended, and whether the client hung up on an answer it had not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import httptools
+import orjson
+
+logger = logging.getLogger(__name__)
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_DRAIN_ABOVE = 1 << 20
+_LINGER_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, its body read."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: bytes
+    keep_alive: bool
+
+
+@dataclass(slots=True)
+class Response:
+    """One answer; `stream` instead of `body` is sent in chunks."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+    stream: AsyncIterator[bytes] | None = None
+    delivered: Callable[[bool], None] | None = None
+    """Called once: True when the client has the answer as far as can be known (it went on, or closed in order), False when
+    the connection ended before the last byte or was reset afterwards."""
+
+
+def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(status, orjson.dumps(content), headers=headers or {})
+
+
+def error_response(status: int, message: str, **more: object) -> Response:
+    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return json_response({"status": "error", "message": message, **more}, status, headers)
+
+
+Handler = Callable[[Request], Response | Awaitable[Response]]
+
+
+class Connection(asyncio.Protocol):
+    """Reads requests, answers them one after another in order."""
+
+    def __init__(self, handler: Handler, connections: set[Connection], max_body: int) -> None:
+        self._handler = handler
+        self._connections = connections
+        self._max_body = max_body
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Request | Response] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._lost = False
+        self._closing = False  # nothing more is read
+        self._shutting = False
+        self._hung_up = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._unconfirmed: Callable[[bool], None] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._size = 0
+
+    # -- transport ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(HTTPStatus.NOT_IMPLEMENTED, "this server speaks HTTP/1.1 only")
+        except httptools.HttpParserError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"this is not HTTP: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._connections.discard(self)
+        self._writable.set()
+        if self._unconfirmed is not None:
+            self._confirm(exc is None and not self._hung_up)
+
+    def eof_received(self) -> None:
+        self._hung_up = self._task is not None or self._transport.get_write_buffer_size() > 0
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _confirm(self, delivered: bool) -> None:
+        callback, self._unconfirmed = self._unconfirmed, None
+        if callback is not None:
+            callback(delivered)
+
+    # -- parser ------------------------------------------------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        length = self._headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._max_body:
+            self._refuse_size()
+        elif self._headers.get("expect", "").lower() == "100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size > self._max_body:
+            self._refuse_size()
+        else:
+            self._body.append(body)
+
+    def _refuse_size(self) -> None:
+        if not self._closing:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {self._max_body} bytes")
+
+    def on_message_complete(self) -> None:
+        if self._closing:
+            return
+        url = self._url.decode("latin-1")
+        path, query = url, {}
+        if "?" in url or "%" in url or "#" in url:
+            parts = urlsplit(url)
+            path = unquote(parts.path)
+            query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        method = self._parser.get_method().decode("latin-1")
+        request = Request(method, path, query, self._headers, body, self._parser.should_keep_alive())
+        self._begin()
+        if self._unconfirmed is not None:
+            self._confirm(True)
+        self._take(request)
+
+    # -- answering ---------------------------------------------------------------------------------------------------
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what could not be read, after what came before it, and close."""
+        self._closing = True
+        self._take(error_response(status, message))
+
+    def _take(self, item: Request | Response) -> None:
+        if self._task is not None:
+            self._waiting.append(item)
+            if len(self._waiting) > 1:
+                self._transport.pause_reading()
+            return
+        answer = self._answer(item)
+        if isinstance(answer, Response) and answer.stream is None:
+            keep = isinstance(item, Request) and item.keep_alive
+            self._send(answer, keep)
+            self._finish(keep, answer)
+        else:
+            self._task = asyncio.create_task(self._run(item, answer))
+
+    def _answer(self, item: Request | Response) -> Response | Awaitable[Response]:
+        if isinstance(item, Response):
+            return item
+        try:
+            return self._handler(item)
+        except Exception:
+            logger.exception("%s %s failed", item.method, item.path)
+            return error_response(500, "an error of this server; its log tells more")
+
+    async def _run(self, item: Request | Response, answer: Response | Awaitable[Response]) -> None:
+        try:
+            while True:
+                try:
+                    response = await answer if inspect.isawaitable(answer) else cast(Response, answer)
+                except Exception:
+                    where = f"{item.method} {item.path}" if isinstance(item, Request) else "an answer"
+                    logger.exception("%s failed", where)
+                    response = error_response(500, "an error of this server; its log tells more")
+                keep = isinstance(item, Request) and item.keep_alive
+                if self._lost:
+                    if response.delivered is not None:
+                        response.delivered(False)
+                elif response.stream is not None:
+                    await self._send_stream(response, keep)
+                else:
+                    self._send(response, keep)
+                self._finish(keep, response)
+                if not self._waiting or self._lost:
+                    break
+                item = self._waiting.popleft()
+                self._transport.resume_reading()
+                answer = self._answer(item)
+        finally:
+            self._task = None
+
+    def _head(self, response: Response, keep: bool, length: str) -> bytes:
+        reason = _REASONS.get(response.status, "")
+        more = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
+        close = "" if keep else "Connection: close\r\n"
+        return (
+            f"HTTP/1.1 {response.status} {reason}\r\nContent-Type: {response.content_type}\r\n{length}{close}{more}\r\n"
+        ).encode("latin-1")
+
+    def _send(self, response: Response, keep: bool) -> None:
+        self._transport.write(self._head(response, keep, f"Content-Length: {len(response.body)}\r\n") + response.body)
+
+    async def _send_stream(self, response: Response, keep: bool) -> None:
+        assert response.stream is not None
+        self._transport.set_write_buffer_limits(_DRAIN_ABOVE)
+        self._transport.write(self._head(response, keep, "Transfer-Encoding: chunked\r\n"))
+        try:
+            async for chunk in response.stream:
+                self._transport.writelines((f"{len(chunk):x}\r\n".encode(), chunk, b"\r\n"))
+                await self._writable.wait()
+                if self._lost:
+                    return
+        except Exception:
+            logger.exception("an answer broke off")
+            self._transport.abort()
+            return
+        self._transport.write(b"0\r\n\r\n")
+
+    def _finish(self, keep: bool, response: Response) -> None:
+        """The answer is written; whoever asked is told once it is known whether it arrived."""
+        if response.delivered is not None and not self._lost:
+            self._unconfirmed = response.delivered
+        if self._lost or (keep and not self._shutting):
+            return
+        if self._closing and self._transport.can_write_eof():
+            # The client may still be sending: closing now would reset the connection and take the answer with it.
+            self._transport.write_eof()
+            asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._transport.close)
+        else:
+            self._transport.close()
+
+    def shut(self) -> None:
+        """End after the answer that is under way."""
+        self._shutting = True
+        if self._task is None:
+            self._transport.close()

@@ -1,0 +1,371 @@
+"""Where posts come in and batches go out: the ledger, its store and everybody who waits, behind both front ends.
+
+Every change is decided on the ledger, written to the store, and only then applied and answered. Posts may be under way
+together (they only add); everything that takes or moves groups is decided one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import orjson
+
+from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.trajectories.ledger import Batch, BatchState, Event, Group, GroupState, Ledger, LedgerError, encode
+from tinker_atropos.trajectories.lineage import Version
+from tinker_atropos.trajectories.posts import Bytes, Floats, Ints, Limits, Post
+from tinker_atropos.trajectories.registry import Environment
+from tinker_atropos.trajectories.settings import Settings
+from tinker_atropos.trajectories.store import Store
+from tinker_atropos.trajectories.versions import completion_digests
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 600.0
+MAX_WAIT_SECONDS = 60.0
+FOR_EVER = 1e15
+T = TypeVar("T")
+
+
+class _Signal:
+    """Wakes everybody who waits, once per change."""
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        if self._future is not None:
+            self._future.set_result(None)
+            self._future = None
+
+    def future(self) -> asyncio.Future[None]:
+        if self._future is None:
+            self._future = asyncio.get_running_loop().create_future()
+        return self._future
+
+
+class Exchange:
+    """One run's trajectories."""
+
+    def __init__(self, store: Store, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self.ledger = ledger
+        self._clock = clock
+        self._next_group = max(ledger.groups, default=0) + 1
+        self._moves = asyncio.Lock()
+        self._changed = _Signal()
+        self._policy_changed = _Signal()
+        self._posting: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._delivering: set[int] = set()
+        """Batches whose answer to a plain trainer is not known to have arrived."""
+        self._settling: set[asyncio.Future[None]] = set()
+        self._latest = 0
+        self.closed = False
+
+    @classmethod
+    async def open(cls, store: Store, clock: Callable[[], float] = time.time) -> Exchange:
+        recovered = await store.open()
+        ledger = Ledger.from_snapshot(recovered.snapshot)
+        for entry in recovered.entries:
+            ledger.apply_entry(entry)
+        ledger.take_released()
+        store.retain(ledger.living())
+        exchange = cls(store, ledger, clock)
+        lost = ledger.undelivered() if ledger.plain else []
+        if lost:
+            await exchange._write(lost)
+        return exchange
+
+    def end_waiting(self) -> None:
+        """Let everybody who waits go home."""
+        self.closed = True
+        self._changed.wake()
+        self._policy_changed.wake()
+
+    async def close(self) -> None:
+        self.end_waiting()
+        if self._settling:
+            await asyncio.wait(self._settling)
+        await self._store.close()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def _write(self, events: Sequence[Event], payload: tuple[int, bytes] | None = None) -> asyncio.Future[None]:
+        """Durable, then applied; applied in the order of the calls whether or not the caller still waits."""
+        entry = orjson.dumps(events[0] if len(events) == 1 else list(events))
+        future = self._store.append(entry, payload)
+        future.add_done_callback(lambda done: self._applied(done, events))
+        return future
+
+    def _applied(self, done: asyncio.Future[None], events: Sequence[Event]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        for event in events:
+            self.ledger.apply(event)
+        released = self.ledger.take_released()
+        if released:
+            self._store.forget(released)
+        self._changed.wake()
+
+    async def _alone(self, move: Callable[[], Awaitable[T]]) -> T:
+        """One decision at a time, each until it is written, whether or not the caller still waits."""
+
+        async def run() -> T:
+            async with self._moves:
+                return await move()
+
+        return await asyncio.shield(asyncio.ensure_future(run()))
+
+    # -- posts -------------------------------------------------------------------------------------------------------
+
+    def limits(self) -> Limits:
+        settings = self.ledger.settings
+        return Limits(settings.batch_size, settings.max_token_length)
+
+    def find_versions(self, instance: str) -> Callable[[Ints, Bytes, Floats], list[Version | None]] | None:
+        versions = self.ledger.versions
+        if not len(versions):
+            return None
+
+        def find(tokens: Ints, loss_mask: Bytes, logprobs: Floats) -> list[Version | None]:
+            return [versions.find(instance, digest) for digest in completion_digests(tokens, loss_mask, logprobs)]
+
+        return find
+
+    async def post(self, post: Post, environment: str, instance: str, post_id: str = "") -> bool:
+        """Store a group; True when it is stored now, False when it was before (a repeated post)."""
+        key = (instance, post_id)
+        if post_id:
+            under_way = self._posting.get(key)
+            if under_way is not None:
+                await asyncio.wait((under_way,))
+            if self.ledger.find_post(instance, post_id) is not None:
+                return False
+        number, self._next_group = self._next_group, self._next_group + 1
+        event: Event = {
+            "t": "stored", "id": number, "env": environment, "inst": instance, "n": post.sequences, "tok": post.tokens,
+            "smp": post.sampled, "at": self._clock(),
+        }  # fmt: skip
+        if post.oldest is not None:
+            event["ver"] = post.oldest
+        if post_id:
+            event["post"] = post_id
+        stored = self._write((event,), (number, post.payload))
+        if post_id:
+            self._posting[key] = stored
+            stored.add_done_callback(lambda _: self._posting.pop(key, None))
+        await asyncio.shield(stored)
+        self._latest = number
+        return True
+
+    def environment_of(self, env_id: int | None, environment: str, instance: str) -> tuple[str, str]:
+        """Whose post it is: what the relay says, else the registration, else a name made of the unknown id."""
+        if environment or instance:
+            return environment, instance
+        if env_id is None:
+            return "", ""
+        known = self.ledger.registry.environments.get(env_id)
+        return (known.name, known.instance) if known else (f"unregistered-{env_id}", "")
+
+    async def latest_payload(self) -> bytes | None:
+        group = self.ledger.groups.get(self._latest)
+        if group is None or group.state in (GroupState.COVERED, GroupState.DROPPED):
+            return None
+        return (await self._store.read((self._latest,)))[0]
+
+    async def payloads(self, groups: Sequence[Group]) -> list[bytes]:
+        return await self._store.read([group.number for group in groups])
+
+    # -- environments ------------------------------------------------------------------------------------------------
+
+    async def register_environment(self, **values: Any) -> Environment:
+        async def register() -> Environment:
+            environment = self.ledger.registry.plan(**values)
+            if self.ledger.registry.environments.get(environment.id) != environment:
+                await self._write(({"t": "registered", "env": asdict(environment)},))
+            return environment
+
+        return await self._alone(register)
+
+    async def disconnect(self, env_id: int) -> bool:
+        async def disconnect() -> bool:
+            if env_id not in self.ledger.registry.environments:
+                return False
+            await self._write(({"t": "disconnected", "id": env_id},))
+            return True
+
+        return await self._alone(disconnect)
+
+    # -- trainers ----------------------------------------------------------------------------------------------------
+
+    async def take_over(self, settings: Settings, holder: str, fallback: pb.State | None) -> bool:
+        """Grant a new epoch; True when no trainer was here before."""
+
+        async def take_over() -> bool:
+            fresh = self.ledger.epoch == 0
+            await self._write((self.ledger.take_over(settings, holder, fallback, self._clock()),))
+            self._delivering.clear()
+            return fresh
+
+        return await self._alone(take_over)
+
+    async def register_trainer(self, settings: Settings, starting_step: int) -> dict[str, int]:
+        async def register() -> dict[str, int]:
+            outstanding = sum(batch.state is not BatchState.READY for batch in self.ledger.batches.values())
+            await self._write((self.ledger.register_trainer(settings, starting_step, self._clock()),))
+            self._delivering.clear()
+            return {"epoch": self.ledger.epoch, "given_back": outstanding}
+
+        return await self._alone(register)
+
+    async def lease(self, epoch: int, for_step: int, wait_seconds: float, lease_seconds: float) -> Batch | None:
+        """The batch for a step; waits for one up to `wait_seconds`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait_seconds, MAX_WAIT_SECONDS)
+        while True:
+            changed = self._changed.future()
+            batch = await self._alone(lambda: self._lease(epoch, for_step, lease_seconds))
+            left = deadline - loop.time()
+            if batch is not None or left <= 0 or self.closed:
+                return batch
+            await asyncio.wait((changed,), timeout=left)
+
+    async def _lease(self, epoch: int, for_step: int, lease_seconds: float) -> Batch | None:
+        ledger = self.ledger
+        ledger.check_epoch(epoch)
+        now = self._clock()
+        until = now + lease_seconds
+        held = ledger.current_lease(epoch, for_step)
+        if held is not None:
+            await self._write(({"t": "renewed", "batch": held.number, "until": until},))
+            return held
+        if for_step <= ledger.step:
+            raise LedgerError(f"step {for_step} is trained already (the run is at step {ledger.step})")
+        expired = ledger.expire(now)
+        if expired:
+            await self._write(expired)
+        return await self._next_batch(epoch, for_step, until)
+
+    async def _next_batch(self, epoch: int, for_step: int, until: float, before: Sequence[Event] = ()) -> Batch | None:
+        while True:
+            events = self.ledger.lease(epoch, for_step, until)
+            if before or events:
+                await self._write((*before, *events))
+            before = ()
+            if not events:
+                return None
+            if events[-1]["t"] == "leased":
+                return self.ledger.batches[events[-1]["batch"]]
+
+    async def renew(self, epoch: int, lease_id: str, lease_seconds: float) -> None:
+        async def renew() -> None:
+            batch = self.ledger.leased_batch(epoch, lease_id)
+            if batch.state is BatchState.LEASED:
+                await self._write(({"t": "renewed", "batch": batch.number, "until": self._clock() + lease_seconds},))
+
+        await self._alone(renew)
+
+    async def acknowledge(self, epoch: int, lease_id: str, step: int, no_signal: bool, dropped: dict[int, str]) -> None:
+        async def acknowledge() -> None:
+            await self._write_some(self.ledger.acknowledge(epoch, lease_id, step, no_signal, dropped))
+
+        await self._alone(acknowledge)
+
+    async def give_back(self, epoch: int, lease_id: str, reason: str) -> None:
+        async def give_back() -> None:
+            await self._write_some(self.ledger.give_back(self.ledger.leased_batch(epoch, lease_id), reason))
+
+        await self._alone(give_back)
+
+    async def cover(self, epoch: int, state: pb.State) -> None:
+        async def cover() -> None:
+            await self._write_some(self.ledger.cover(epoch, state))
+
+        await self._alone(cover)
+
+    async def _write_some(self, events: list[Event]) -> None:
+        if events:
+            await self._write(events)
+
+    # -- policies ----------------------------------------------------------------------------------------------------
+
+    async def publish(self, epoch: int, policy: pb.Policy) -> None:
+        async def publish() -> None:
+            self.ledger.check_epoch(epoch)
+            policy.version.epoch = epoch
+            policy.published_at = self._clock()
+            await self._write(({"t": "published", "policy": encode(policy)},))
+            self._policy_changed.wake()
+
+        await self._alone(publish)
+
+    async def policies(self) -> AsyncIterator[pb.Policy]:
+        """The newest policy, then each newer one."""
+        seen: pb.Policy | None = None
+        while not self.closed:
+            changed = self._policy_changed.future()
+            policy = self.ledger.policy
+            if policy is not None and policy is not seen:
+                seen = policy
+                yield policy
+                continue
+            await asyncio.wait((changed,))
+
+    async def record(self, instance: str, version: Version, digests: Sequence[bytes]) -> None:
+        if digests:
+            event: Event = {"t": "recorded", "inst": instance, "ver": version, "digs": b"".join(digests).hex()}
+            await asyncio.shield(self._write((event,)))
+
+    # -- plain trainers ----------------------------------------------------------------------------------------------
+
+    async def next_plain_batch(self) -> Batch | None:
+        """GET /batch: acknowledges what was delivered before, then hands out the next batch."""
+
+        async def next_batch() -> Batch | None:
+            ledger = self.ledger
+            events: list[Event] = [] if ledger.started else [{"t": "started"}]
+            step = ledger.step
+            for batch in self._outstanding():
+                if batch.number not in self._delivering:
+                    step += 1
+                    events.append({"t": "trained", "batch": batch.number, "epoch": batch.epoch, "step": step, "covered": True})
+            for_step = max([step, *(batch.step for batch in self._outstanding() if batch.number in self._delivering)]) + 1
+            batch = await self._next_batch(ledger.epoch, for_step, FOR_EVER, events)
+            if batch is not None:
+                self._delivering.add(batch.number)
+            return batch
+
+        return await self._alone(next_batch)
+
+    def _outstanding(self) -> list[Batch]:
+        return sorted((b for b in self.ledger.batches.values() if b.state is BatchState.LEASED), key=lambda batch: batch.step)
+
+    def delivered(self, number: int, epoch: int, arrived: bool) -> None:
+        """What became of a batch's way to a plain trainer."""
+
+        async def settle() -> None:
+            batch = self.ledger.batches.get(number)
+            if number in self._delivering and batch is not None and batch.epoch == epoch:
+                if arrived:
+                    await self._write(({"t": "arrived", "batch": number},))
+                else:
+                    logger.warning("batch %d did not reach the trainer: given back", number)
+                    await self._write_some(self.ledger.give_back(batch, "not delivered"))
+                self._delivering.discard(number)
+
+        task = asyncio.ensure_future(self._alone(settle))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def reset(self) -> None:
+        async def reset() -> None:
+            self._delivering.clear()
+            await self._write(({"t": "reset"},))
+
+        await self._alone(reset)
+

@@ -1,0 +1,96 @@
+"""Which queued groups make the next batch: the oldest ones whose sequences sum exactly to the batch size.
+
+Pure, and linear in the batch: however long the queue is, only the first groups of each size can matter.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """A queued group as packing sees it; numbers grow with age of arrival."""
+
+    number: int
+    sequences: int
+    environment: str
+
+
+class Queue:
+    """Groups that wait for a batch, first in first out, held apart by environment and size."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, int], deque[Candidate]] = {}
+        self.groups = 0
+        self.sequences = 0
+
+    def add(self, candidate: Candidate) -> None:
+        line = self._lines.setdefault((candidate.environment, candidate.sequences), deque())
+        if line and line[-1].number > candidate.number:  # given back: it goes where it was
+            line.insert(bisect.bisect_left(line, candidate), candidate)
+        else:
+            line.append(candidate)
+        self.groups += 1
+        self.sequences += candidate.sequences
+
+    def remove(self, candidates: Iterable[Candidate]) -> None:
+        for candidate in candidates:
+            key = (candidate.environment, candidate.sequences)
+            line = self._lines[key]
+            if line[0] is candidate or line[0] == candidate:
+                line.popleft()
+            else:
+                line.remove(candidate)
+            if not line:
+                del self._lines[key]
+            self.groups -= 1
+            self.sequences -= candidate.sequences
+
+    def front(self, batch_size: int) -> list[Candidate]:
+        """The groups that a batch could take, oldest first."""
+        lines = (islice(line, batch_size // size) for (_, size), line in self._lines.items() if size <= batch_size)
+        return list(merge(*lines))
+
+    def sizes(self) -> dict[tuple[str, int], int]:
+        """Number of waiting groups by environment and size."""
+        return {key: len(line) for key, line in self._lines.items()}
+
+    def __iter__(self) -> Iterable[Candidate]:  # type: ignore[override]
+        return merge(*self._lines.values())
+
+
+def pack(candidates: Sequence[Candidate], batch_size: int) -> list[Candidate]:
+    """The first-in-first-out choice that sums exactly to `batch_size`; empty when there is none.
+
+    Of all exact choices it takes the one that holds the oldest group, then the next oldest, and so on.
+    """
+    total, chosen = 0, []
+    for candidate in candidates:
+        if total + candidate.sequences > batch_size:
+            break
+        chosen.append(candidate)
+        total += candidate.sequences
+        if total == batch_size:
+            return chosen
+    if sum(candidate.sequences for candidate in candidates) < batch_size:
+        return []
+    # reachable[i]: bit s is set when some of candidates[i:] sum to s
+    mask = (1 << (batch_size + 1)) - 1
+    reachable = [1] * (len(candidates) + 1)
+    for index in range(len(candidates) - 1, -1, -1):
+        after = reachable[index + 1]
+        reachable[index] = (after | after << candidates[index].sequences) & mask
+    if not reachable[0] >> batch_size & 1:
+        return []
+    chosen, missing = [], batch_size
+    for index, candidate in enumerate(candidates):
+        if candidate.sequences <= missing and reachable[index + 1] >> (missing - candidate.sequences) & 1:
+            chosen.append(candidate)
+            missing -= candidate.sequences
+    return chosen

@@ -1,0 +1,383 @@
+"""A posted group: from Atropos' JSON to the compact form that is stored, or to one message that names what is wrong.
+
+Numbers go straight from the JSON text into typed arrays; nothing here makes a Python object per token.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import simdjson
+
+from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.trajectories.lineage import Version
+
+MASKED = -100
+_INT32_MAX = 2**31 - 1
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+class InvalidPostError(ValueError):
+    """What is wrong with a post: where (field and indexes) and why."""
+
+    def __init__(self, where: tuple[str | int, ...], why: str) -> None:
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".")
+        super().__init__(f"{path}: {why}" if path else why)
+        self.where = where
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the run takes; -1 = not known yet."""
+
+    batch_size: int = -1
+    max_token_length: int = -1
+    vocabulary: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A valid group, ready to be stored."""
+
+    payload: bytes
+    """pb.Group with sequences, group_overrides and atropos set."""
+    env_id: int | None
+    sequences: int
+    tokens: int
+    sampled: int
+    oldest: Version | None
+    unknown: int
+    """Completions whose version is not on record."""
+
+
+FindVersions = Callable[[Ints, Bytes, Floats], list[Version | None]]
+"""tokens, loss mask, logprobs of a sequence -> version of each completion in it."""
+
+
+def parse(body: bytes) -> Any:
+    """JSON text as a simdjson element; raises InvalidPostError with the best explanation there is."""
+    try:
+        return simdjson.Parser().parse(body)
+    except (ValueError, UnicodeDecodeError) as error:
+        _explain(body)
+        raise InvalidPostError((), f"the body is not JSON ({error})") from None
+
+
+def _explain(body: bytes) -> None:
+    """Why the fast parser refused it, as far as the standard one understands the text (NaN, numbers beyond 64 bits)."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidPostError((), f"the body is not JSON: {error}") from None
+    found = _first_odd_number((), content)
+    if found is not None:
+        raise InvalidPostError(*found)
+
+
+def _first_odd_number(where: tuple[str | int, ...], value: Any) -> tuple[tuple[str | int, ...], str] | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return where, f"{value} is not a finite number"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return where, f"{value} does not fit in 64 bits"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found = _first_odd_number((*where, key), item)
+        if found is not None:
+            return found
+    return None
+
+
+def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
+    """One ScoredData object (a simdjson element) as a Post."""
+    if not isinstance(element, simdjson.Object):
+        raise InvalidPostError((), f"a group must be an object, not {_kind(element)}")
+    reader = _Reader(element)
+    env_id = reader.env_id()
+    tokens, lengths = reader.rows("tokens", "i")
+    if tokens is None:
+        raise InvalidPostError(("tokens",), "missing")
+    count = len(lengths)
+    if count == 0:
+        raise InvalidPostError(("tokens",), "the group is empty")
+    if 0 in lengths:
+        raise InvalidPostError(("tokens", lengths.index(0)), "the sequence is empty")
+    if limits.batch_size > 0 and count > limits.batch_size:
+        raise InvalidPostError(("tokens",), f"a group of {count} sequences does not fit in a batch of {limits.batch_size}")
+    longest = max(lengths)
+    if 0 < limits.max_token_length < longest:
+        raise InvalidPostError(
+            ("tokens", lengths.index(longest)), f"{longest} tokens; the trainer takes at most {limits.max_token_length}"
+        )
+    top = limits.vocabulary - 1 if limits.vocabulary > 0 else _INT32_MAX
+    _check_range("tokens", tokens, lengths, 0, top)
+    ids = tokens.astype(np.int32)
+
+    masks, mask_lengths = reader.rows("masks", "i")
+    if masks is None:
+        raise InvalidPostError(("masks",), "missing")
+    _check_lengths("masks", mask_lengths, lengths)
+    loss = masks != MASKED
+    odd_masks = None
+    if not np.array_equal(masks, np.where(loss, tokens, MASKED)):
+        _check_range("masks", masks, lengths, -(2**31), _INT32_MAX)
+        odd_masks = masks.astype(np.int32)
+
+    scores = reader.numbers("scores")
+    if len(scores) != count:
+        raise InvalidPostError(("scores",), f"{len(scores)} scores for {count} sequences")
+
+    logprobs = reader.floats("inference_logprobs", lengths)
+    reference = reader.floats("ref_logprobs", lengths)
+    advantages, advantage_lengths = reader.rows("advantages", "d")
+    if advantages is not None:
+        _check_lengths("advantages", advantage_lengths, lengths, scalar=True)
+        advantages = reader.finite("advantages", advantages, advantage_lengths)
+    overrides = reader.overrides(count)
+    distill = reader.distillation(lengths)
+
+    group = pb.Group(group_overrides=reader.text("group_overrides", simdjson.Object), atropos=reader.extras(env_id))
+    loss_bytes = loss.view(np.uint8)
+    found: list[Version | None] = []
+    start = advantage_start = 0
+    for index, length in enumerate(lengths):
+        end = start + length
+        sequence = group.sequences.add(
+            tokens=ids[start:end].tobytes(), loss_mask=loss_bytes[start:end].tobytes(), score=scores[index]
+        )
+        if logprobs is not None:
+            sequence.logprobs = logprobs[start:end].tobytes()
+            if find is not None:
+                found += find(ids[start:end], loss_bytes[start:end], logprobs[start:end])
+        if odd_masks is not None:
+            sequence.masks = odd_masks[start:end].tobytes()
+        if reference is not None:
+            sequence.ref_logprobs = reference[start:end].tobytes()
+        if advantages is not None:
+            advantage_end = advantage_start + advantage_lengths[index]
+            sequence.advantages = advantages[advantage_start:advantage_end].tobytes()
+            advantage_start = advantage_end
+        if overrides is not None:
+            sequence.overrides = overrides[index]
+        if distill is not None:
+            sequence.distill_k, sequence.distill_token_ids, sequence.distill_logprobs = distill[index]
+        start = end
+    known = [version for version in found if version is not None]
+    return Post(
+        payload=group.SerializeToString(),
+        env_id=env_id,
+        sequences=count,
+        tokens=start,
+        sampled=int(np.count_nonzero(loss)),
+        oldest=min(known) if known else None,
+        unknown=len(found) - len(known),
+    )
+
+
+class _Reader:
+    """Fields of one object, each as the array that it must be."""
+
+    def __init__(self, element: simdjson.Object) -> None:
+        self._element = element
+
+    def _get(self, field: str) -> Any:
+        return self._element.get(field)
+
+    def env_id(self) -> int | None:
+        value = self._get("env_id")
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InvalidPostError(("env_id",), f"{value!r} is not an environment's id")
+        return value
+
+    def rows(self, field: str, of_type: str) -> tuple[npt.NDArray[Any] | None, list[int]]:
+        """A list of lists of numbers, flat, with the lengths of its rows; None when it was not sent or is empty."""
+        value = self._get(field)
+        if value is None:
+            return None, []
+        if not isinstance(value, simdjson.Array):
+            raise InvalidPostError((field,), f"must be a list of lists, not {_kind(value)}")
+        try:
+            lengths = [len(row) for row in value]
+            flat = np.frombuffer(value.as_buffer(of_type=of_type), np.int64 if of_type == "i" else np.float64)
+        except TypeError:
+            raise _find_fault(field, value, of_type) from None
+        if len(flat) != sum(lengths):
+            raise _find_fault(field, value, of_type)
+        if not lengths and field != "tokens":
+            return None, []
+        return flat, lengths
+
+    def numbers(self, field: str) -> list[float]:
+        value = self._get(field)
+        if not isinstance(value, simdjson.Array):
+            raise InvalidPostError((field,), "missing" if value is None else f"must be a list of numbers, not {_kind(value)}")
+        numbers = []
+        for index, number in enumerate(value):
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                raise InvalidPostError((field, index), f"must be a number, not {_kind(number)}")
+            numbers.append(float(number))
+        return numbers
+
+    def floats(self, field: str, lengths: list[int]) -> Floats | None:
+        values, rows = self.rows(field, "d")
+        if values is None:
+            return None
+        _check_lengths(field, rows, lengths)
+        return self.finite(field, values, rows)
+
+    @staticmethod
+    def finite(field: str, values: npt.NDArray[Any], rows: list[int]) -> Floats:
+        with np.errstate(over="ignore"):
+            single: Floats = values.astype(np.float32)
+        if not np.isfinite(single).all():
+            position = int(np.flatnonzero(~np.isfinite(single))[0])
+            raise InvalidPostError(_place(field, rows, position), f"{values[position]} does not fit in 32 bits")
+        return single
+
+    def text(self, field: str, kind: type) -> str:
+        """A field that is kept as its JSON text."""
+        value = self._get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, kind):
+            raise InvalidPostError((field,), f"must be an object, not {_kind(value)}")
+        return str(value.mini, "utf-8")
+
+    def overrides(self, count: int) -> list[str] | None:
+        value = self._get("overrides")
+        if value is None or (isinstance(value, simdjson.Array) and not len(value)):
+            return None
+        if not isinstance(value, simdjson.Array):
+            raise InvalidPostError(("overrides",), f"must be a list of objects, not {_kind(value)}")
+        if len(value) != count:
+            raise InvalidPostError(("overrides",), f"{len(value)} overrides for {count} sequences")
+        texts = []
+        for index, item in enumerate(value):
+            if item is not None and not isinstance(item, simdjson.Object):
+                raise InvalidPostError(("overrides", index), f"must be an object, not {_kind(item)}")
+            texts.append("" if item is None else str(item.mini, "utf-8"))
+        return texts
+
+    def extras(self, env_id: int | None) -> str:
+        """What only plain trainers read, as one JSON object."""
+        self._check_messages()
+        parts = []
+        for field in ("messages", "generation_params", "images"):
+            value = self._get(field)
+            if value is not None:
+                text = str(value.mini, "utf-8") if isinstance(value, simdjson.Array | simdjson.Object) else json.dumps(value)
+                parts.append(f'"{field}":{text}')
+        if env_id is not None:
+            parts.append(f'"env_id":{env_id}')
+        return "{" + ",".join(parts) + "}" if parts else ""
+
+    def _check_messages(self) -> None:
+        messages = self._get("messages")
+        if messages is None:
+            return
+        if not isinstance(messages, simdjson.Array):
+            raise InvalidPostError(("messages",), f"must be a list of lists, not {_kind(messages)}")
+        for index, conversation in enumerate(messages):
+            if not isinstance(conversation, simdjson.Array):
+                raise InvalidPostError(("messages", index), f"must be a list of messages, not {_kind(conversation)}")
+            for position, message in enumerate(conversation):
+                if not isinstance(message, simdjson.Object):
+                    raise InvalidPostError(("messages", index, position), f"must be an object, not {_kind(message)}")
+                for key in ("role", "content"):
+                    if key not in message:
+                        raise InvalidPostError(("messages", index, position, key), "missing")
+
+    def distillation(self, lengths: list[int]) -> list[tuple[int, bytes, bytes]] | None:
+        ids, logprobs = self._get("distill_token_ids"), self._get("distill_logprobs")
+        if ids is None and logprobs is None:
+            return None
+        rows = []
+        for field, value in (("distill_token_ids", ids), ("distill_logprobs", logprobs)):
+            if not isinstance(value, simdjson.Array):
+                other = "distill_logprobs" if field == "distill_token_ids" else "distill_token_ids"
+                raise InvalidPostError((field,), f"must be sent together with {other}, as a list of lists of lists")
+            if len(value) == 0:
+                continue
+            if len(value) != len(lengths):
+                raise InvalidPostError((field,), f"{len(value)} rows for {len(lengths)} sequences")
+            rows.append([self._positions(field, index, row, lengths[index]) for index, row in enumerate(value)])
+        if len(rows) < 2:
+            return None
+        result = []
+        for index, ((k, id_values), (k_logprobs, logprob_values)) in enumerate(zip(*rows, strict=True)):
+            if k != k_logprobs:
+                raise InvalidPostError(("distill_logprobs", index), f"{k_logprobs} for each position, {k} token ids")
+            _check_range("distill_token_ids", id_values, [len(id_values)], 0, _INT32_MAX)
+            single = self.finite("distill_logprobs", logprob_values, [len(logprob_values)])
+            result.append((k, id_values.astype(np.int32).tobytes(), single.tobytes()))
+        return result
+
+    @staticmethod
+    def _positions(field: str, index: int, row: Any, length: int) -> tuple[int, npt.NDArray[Any]]:
+        of_type = "i" if field == "distill_token_ids" else "d"
+        if not isinstance(row, simdjson.Array) or len(row) != length:
+            raise InvalidPostError((field, index), f"must be a list with one list for each of the {length} tokens")
+        try:
+            widths = {len(position) for position in row}
+            flat = np.frombuffer(row.as_buffer(of_type=of_type), np.int64 if of_type == "i" else np.float64)
+        except TypeError:
+            raise InvalidPostError((field, index), "must be a list of lists of numbers") from None
+        if len(widths) != 1 or len(flat) != length * (k := next(iter(widths))):
+            raise InvalidPostError((field, index), "every position must have the same number of candidates")
+        return k, flat
+
+
+def _kind(value: Any) -> str:
+    names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    return names.get(type(value)) or ("a list" if isinstance(value, simdjson.Array) else "an object")
+
+
+def _place(field: str, lengths: list[int], position: int) -> tuple[str | int, ...]:
+    """Field, row and column of a position in a flat array."""
+    for row, length in enumerate(lengths):
+        if position < length:
+            return field, row, position
+        position -= length
+    return (field,)
+
+
+def _check_range(field: str, values: npt.NDArray[Any], lengths: list[int], low: int, high: int) -> None:
+    if not len(values) or (int(values.min()) >= low and int(values.max()) <= high):
+        return
+    position = int(np.flatnonzero((values < low) | (values > high))[0])
+    raise InvalidPostError(_place(field, lengths, position), f"{values[position]} is not within {low} and {high}")
+
+
+def _check_lengths(field: str, rows: list[int], lengths: list[int], *, scalar: bool = False) -> None:
+    if rows == lengths:
+        return
+    if len(rows) != len(lengths):
+        raise InvalidPostError((field,), f"{len(rows)} rows for {len(lengths)} sequences")
+    for index, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        if row != length and not (scalar and row == 1):
+            raise InvalidPostError((field, index), f"{row} values for {length} tokens")
+
+
+def _find_fault(field: str, value: simdjson.Array, of_type: str) -> InvalidPostError:
+    """The first element that keeps a field from being a list of lists of numbers."""
+    wanted = "an integer" if of_type == "i" else "a number"
+    for index, row in enumerate(value):
+        if not isinstance(row, simdjson.Array):
+            return InvalidPostError((field, index), f"must be a list, not {_kind(row)}")
+        for position, number in enumerate(row):
+            whole = isinstance(number, int) and not isinstance(number, bool)
+            if not (whole or (of_type == "d" and isinstance(number, float))):
+                shown = f"{number!r}" if isinstance(number, float | str) else _kind(number)
+                return InvalidPostError((field, index, position), f"{shown} is not {wanted}")
+    return InvalidPostError((field,), f"must be a list of lists of {wanted.split()[1]}s")

@@ -1,0 +1,381 @@
+"""Atropos' HTTP endpoints, in the wire form that unmodified environments and plain trainers know."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import simdjson
+from isal import isal_zlib
+
+from tinker_atropos.protocol.identity import ENVIRONMENT_HEADER, INSTANCE_HEADER, POST_HEADER, bearer
+from tinker_atropos.trajectories import batches
+from tinker_atropos.trajectories.connection import Request, Response, error_response, json_response
+from tinker_atropos.trajectories.exchange import Exchange
+from tinker_atropos.trajectories.ledger import Batch
+from tinker_atropos.trajectories.metrics import Metrics
+from tinker_atropos.trajectories.posts import InvalidPostError, Post, parse, read_post
+from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
+from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
+
+_ENVIRONMENT = ENVIRONMENT_HEADER.lower()
+_INSTANCE = INSTANCE_HEADER.lower()
+_POST = POST_HEADER.lower()
+_OPEN = frozenset({"/healthz", "/readyz"})
+_GZIP_WBITS = 31
+
+
+class _Refusal(Exception):
+    """A request that cannot be served; carries its answer."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+def _refuse(status: int, message: str, **more: object) -> _Refusal:
+    return _Refusal(error_response(status, message, **more))
+
+
+def _invalid(error: InvalidPostError, status: int = 422) -> _Refusal:
+    detail = [{"loc": ["body", *error.where], "msg": error.why, "type": "value_error"}]
+    return _refuse(status if error.where else 400, str(error), detail=detail)
+
+
+class Routes:
+    """Answers requests on one exchange."""
+
+    def __init__(
+        self, exchange: Exchange, metrics: Metrics, token: str, max_body: int, monotonic: Callable[[], float]
+    ) -> None:
+        self._exchange = exchange
+        self._metrics = metrics
+        self._bearer = bearer(token).encode() if token else b""
+        self._max_body = max_body
+        self._monotonic = monotonic
+        self._routes: dict[tuple[str, str], Callable[[Request], Response | Awaitable[Response]]] = {
+            ("GET", "/"): lambda _: json_response({"message": "AtroposLib API"}),
+            ("GET", "/healthz"): lambda _: json_response({"status": "ok"}),
+            ("GET", "/readyz"): self._readyz,
+            ("GET", "/metrics"): self._metrics_text,
+            ("GET", "/ledger"): self._ledger,
+            ("POST", "/register"): self._register,
+            ("POST", "/register-env"): self._register_env,
+            ("POST", "/disconnect-env"): self._disconnect_env,
+            ("GET", "/wandb_info"): self._wandb_info,
+            ("GET", "/info"): self._info,
+            ("POST", "/scored_data"): self._scored_data,
+            ("POST", "/scored_data_list"): self._scored_data_list,
+            ("GET", "/batch"): self._batch,
+            ("GET", "/latest_example"): self._latest_example,
+            ("GET", "/status"): self._status,
+            ("GET", "/status-env"): self._status_env,
+            ("GET", "/reset_data"): self._reset_data,
+        }
+        self._paths = {path for _, path in self._routes}
+
+    def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        handler = self._routes.get((request.method, request.path))
+        if handler is None:
+            if request.path in self._paths:
+                return error_response(405, f"{request.path} does not take {request.method}")
+            return error_response(404, f"no such path: {request.path}")
+        if self._bearer and request.path not in _OPEN:
+            given = request.headers.get("authorization", "").encode("latin-1")
+            if not hmac.compare_digest(given, self._bearer):
+                return error_response(401, "the run's token is missing or wrong (Authorization: Bearer …)")
+        try:
+            answer = handler(request)
+        except (_Refusal, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
+            return self._explain(error)
+        return answer if isinstance(answer, Response) else self._guard(answer)
+
+    async def _guard(self, answer: Awaitable[Response]) -> Response:
+        try:
+            return await answer
+        except (_Refusal, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
+            return self._explain(error)
+
+    @staticmethod
+    def _explain(error: Exception) -> Response:
+        if isinstance(error, _Refusal):
+            return error.response
+        if isinstance(error, InvalidSettingsError):
+            return error_response(422, str(error))
+        if isinstance(error, StoreUnavailableError):
+            return error_response(503, f"{error}; nothing was stored, try again")
+        return error_response(500, str(error))
+
+    # -- bodies ------------------------------------------------------------------------------------------------------
+
+    def _inflated(self, request: Request) -> bytes:
+        encoding = request.headers.get("content-encoding", "").strip().lower()
+        if encoding in ("", "identity"):
+            return request.body
+        if encoding not in ("gzip", "x-gzip"):
+            raise _refuse(415, f"Content-Encoding {encoding} is not known here; send gzip or plain JSON")
+        rest, parts, size = request.body, [], 0
+        try:
+            while rest:
+                inflater = isal_zlib.decompressobj(_GZIP_WBITS)
+                parts.append(inflater.decompress(rest, self._max_body + 1 - size))
+                size += len(parts[-1])
+                if size > self._max_body:
+                    raise _refuse(413, f"the body is larger than {self._max_body} bytes when inflated")
+                if not inflater.eof:
+                    raise _refuse(400, "the gzip body is cut short")
+                rest = inflater.unused_data
+        except isal_zlib.error as error:
+            raise _refuse(400, f"the gzip body is damaged: {error}") from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _object(self, request: Request) -> dict[str, Any]:
+        try:
+            content = orjson.loads(self._inflated(request))
+        except orjson.JSONDecodeError as error:
+            raise _refuse(400, f"the body is not JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise _refuse(422, "the body must be a JSON object")
+        return content
+
+    @staticmethod
+    def _identity(request: Request) -> tuple[str, str]:
+        return request.headers.get(_ENVIRONMENT, ""), request.headers.get(_INSTANCE, "")
+
+    # -- health ------------------------------------------------------------------------------------------------------
+
+    def _readyz(self, _: Request) -> Response:
+        return error_response(503, "shutting down") if self._exchange.closed else json_response({"status": "ready"})
+
+    def _metrics_text(self, _: Request) -> Response:
+        return Response(body=self._metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    # -- environments ------------------------------------------------------------------------------------------------
+
+    async def _register_env(self, request: Request) -> Response:
+        fields = self._object(request)
+        number = _number(fields, "max_token_length", int)
+        group_size = _number(fields, "group_size", int)
+        if group_size < 1:
+            raise _refuse(422, f"group_size is {group_size}; it must be at least 1")
+        weight = float(_number(fields, "weight", float, default=1.0))
+        share = fields.get("min_batch_allocation")
+        if share is not None and not 0 <= (share := float(_number(fields, "min_batch_allocation", float))) <= 1:
+            raise _refuse(422, f"min_batch_allocation is {share}; it must be between 0 and 1")
+        desired = fields.get("desired_name")
+        if desired is not None and not isinstance(desired, str):
+            raise _refuse(422, "desired_name must be a string")
+        ledger = self._exchange.ledger
+        if not ledger.started:
+            return json_response({"status": "wait for trainer to start"})
+        name, instance = self._identity(request)
+        environment = await self._exchange.register_environment(
+            name=name, instance=instance, desired_name=desired or name or "environment", max_token_length=number,
+            weight=weight, group_size=group_size, min_batch_allocation=share,
+        )  # fmt: skip
+        ledger.registry.last_seen[environment.id] = self._monotonic()
+        return json_response(
+            {
+                "status": "success",
+                "env_id": environment.id,
+                "wandb_name": environment.wandb_name,
+                "checkpoint_dir": ledger.settings.checkpoint_dir,
+                "starting_step": ledger.step,
+                "checkpoint_interval": ledger.settings.save_checkpoint_interval,
+                "num_steps": ledger.settings.total_steps,
+            }
+        )
+
+    async def _disconnect_env(self, request: Request) -> Response:
+        env_id = _number(self._object(request), "env_id", int)
+        if await self._exchange.disconnect(env_id):
+            return json_response({"status": "success"})
+        return json_response({"status": "failure", "error": f"no environment has the id {env_id}"})
+
+    def _status_env(self, request: Request) -> Response:
+        ledger = self._exchange.ledger
+        env_id: int | None = None
+        if request.body:
+            env_id = _number(self._object(request), "env_id", int)
+            ledger.registry.last_seen[env_id] = self._monotonic()
+        environment = ledger.registry.environments.get(env_id) if env_id is not None else None
+        return json_response(
+            {
+                "current_step": ledger.step,
+                "queue_size": 0,
+                "unallocated_fraction": 1.0,
+                "self_queue_size": 0,
+                "max_group_size": environment.group_size if environment else 1,
+                "env_weight": 1.0,
+            }
+        )
+
+    def _wandb_info(self, _: Request) -> Response:
+        settings = self._exchange.ledger.settings
+        return json_response({"group": settings.wandb_group, "project": settings.wandb_project})
+
+    def _info(self, _: Request) -> Response:
+        settings = self._exchange.ledger.settings
+        return json_response({"batch_size": settings.batch_size, "max_token_len": settings.max_token_length})
+
+    # -- posts -------------------------------------------------------------------------------------------------------
+
+    async def _scored_data(self, request: Request) -> Response:
+        environment, instance = self._identity(request)
+        post = self._read(parse_or_refuse(self._inflated(request)), environment, instance)
+        duplicate = not await self._store(post, environment, instance, request.headers.get(_POST, ""))
+        return json_response({"status": "received", "duplicate": True} if duplicate else {"status": "received"})
+
+    def _read(self, element: Any, environment: str, instance: str) -> Post:
+        try:
+            return read_post(element, self._exchange.limits(), self._exchange.find_versions(instance))
+        except InvalidPostError as error:
+            self._metrics.refused(error.where[0] if error.where else "body")
+            raise _invalid(error, 422) from None
+
+    async def _store(self, post: Post, environment: str, instance: str, post_id: str) -> bool:
+        environment, instance = self._exchange.environment_of(post.env_id, environment, instance)
+        self._metrics.unknown_versions(post.unknown)
+        return await self._exchange.post(post, environment, instance, post_id)
+
+    async def _scored_data_list(self, request: Request) -> Response:
+        environment, instance = self._identity(request)
+        content = parse_or_refuse(self._inflated(request))
+        if not isinstance(content, simdjson.Array):
+            raise _refuse(422, "the body must be a list of groups")
+        posts: list[tuple[int, Post]] = []
+        rejected: list[dict[str, object]] = []
+        for index, element in enumerate(content):
+            try:
+                posts.append((index, read_post(element, self._exchange.limits(), self._exchange.find_versions(instance))))
+            except InvalidPostError as error:
+                self._metrics.refused(error.where[0] if error.where else "body")
+                rejected.append({"index": index, "message": str(error), "loc": [index, *error.where]})
+        if rejected and not posts:
+            raise _refuse(422, f"[{rejected[0]['index']}]: {rejected[0]['message']}", rejected=rejected)
+        post_id = request.headers.get(_POST, "")
+        for index, post in posts:
+            await self._store(post, environment, instance, f"{post_id}/{index}" if post_id else "")
+        answer: dict[str, object] = {"status": "received", "groups_processed": len(posts)}
+        if rejected:
+            answer["rejected"] = rejected
+        return json_response(answer)
+
+    async def _latest_example(self, _: Request) -> Response:
+        payload = await self._exchange.latest_payload()
+        if payload is not None:
+            return Response(body=batches.to_json(payload))
+        keys = ("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs", "messages", "images")
+        return json_response({key: [] for key in keys})
+
+    # -- plain trainers ----------------------------------------------------------------------------------------------
+
+    async def _register(self, request: Request) -> Response:
+        fields = self._object(request)
+        settings = Settings(
+            batch_size=_number(fields, "batch_size", int),
+            max_token_length=_number(fields, "max_token_len", int),
+            total_steps=_number(fields, "num_steps", int),
+            checkpoint_dir=_text(fields, "checkpoint_dir"),
+            save_checkpoint_interval=_number(fields, "save_checkpoint_interval", int),
+            wandb_project=_text(fields, "wandb_project"),
+            wandb_group=_text(fields, "wandb_group"),
+        )
+        if settings.batch_size < 1:
+            raise _refuse(422, f"batch_size is {settings.batch_size}; it must be at least 1")
+        starting_step = _number(fields, "starting_step", int)
+        if starting_step < 0:
+            raise _refuse(422, f"starting_step is {starting_step}; it must not be negative")
+        result = await self._exchange.register_trainer(settings, starting_step)
+        queued = self._exchange.ledger.sums()["queued"]
+        # 53 bits: the number must survive JSON readers that know only doubles.
+        return json_response({"uuid": uuid.uuid4().int >> 75, **result, "queue": "kept", "queued_groups": queued})
+
+    async def _batch(self, _: Request) -> Response:
+        exchange = self._exchange
+        if exchange.ledger.epoch == 0 or (exchange.ledger.plain and exchange.ledger.settings.batch_size < 1):
+            return json_response({"status": "error", "message": "Trainer not registered. Call /register first.", "batch": []})
+        if not exchange.ledger.plain:
+            raise _refuse(HTTPStatus.CONFLICT, "a trainer that leases its batches over gRPC holds this run", batch=[])
+        batch = await exchange.next_plain_batch()
+        if batch is None:
+            return json_response({"batch": None})
+        number, epoch = batch.number, batch.epoch
+        return Response(
+            stream=self._batch_text(batch), delivered=lambda arrived: exchange.delivered(number, epoch, arrived)
+        )
+
+    async def _batch_text(self, batch: Batch) -> AsyncIterator[bytes]:
+        groups = [self._exchange.ledger.groups[number] for number in batch.groups]
+        before = b'{"batch":['
+        for group in groups:
+            (payload,) = await self._exchange.payloads((group,))
+            yield before + batches.to_json(payload)
+            before = b","
+        yield b"]}"
+
+    async def _reset_data(self, _: Request) -> Response:
+        if self._exchange.ledger.epoch and not self._exchange.ledger.plain:
+            raise _refuse(HTTPStatus.CONFLICT, "a trainer that leases its batches over gRPC holds this run")
+        await self._exchange.reset()
+        return Response(body=b"Reset successful", content_type="text/plain; charset=utf-8")
+
+    # -- looking in --------------------------------------------------------------------------------------------------
+
+    def _status(self, _: Request) -> Response:
+        ledger = self._exchange.ledger
+        sums = ledger.sums()
+        return json_response({"current_step": ledger.step, "queue_size": sums["queued"], "epoch": ledger.epoch, "ledger": sums})
+
+    def _ledger(self, request: Request) -> Response:
+        after, limit = _query(request, "after", 0), min(_query(request, "limit", 100), 1000)
+        ledger = self._exchange.ledger
+        rows = []
+        for number in range(after + 1, after + 1 + limit):
+            group = ledger.groups.get(number)
+            if group is not None:
+                rows.append(
+                    {
+                        "id": number, "environment": group.environment, "instance": group.instance, "state": group.state,
+                        "sequences": group.sequences, "tokens": group.tokens, "oldest": group.oldest, "batch": group.batch,
+                        "epoch": group.epoch, "step": group.step, "reason": group.reason, "stored_at": group.stored_at,
+                    }
+                )  # fmt: skip
+        last = max(ledger.groups, default=0)
+        more = after + limit if after + limit < last else None
+        return json_response({"sums": ledger.sums(), "dropped": dict(ledger.reasons), "entries": rows, "next": more})
+
+
+def parse_or_refuse(body: bytes) -> Any:
+    try:
+        return parse(body)
+    except InvalidPostError as error:
+        raise _invalid(error) from None
+
+
+def _number(fields: dict[str, Any], name: str, kind: type, default: float | None = None) -> Any:
+    value = fields.get(name, default)
+    if value is None:
+        raise _refuse(422, f"{name} is missing")
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+        raise _refuse(422, f"{name} is {json.dumps(value)}; it must be {'an integer' if kind is int else 'a number'}")
+    return value
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise _refuse(422, f"{name} is {'missing' if value is None else json.dumps(value)}; it must be a string")
+    return value
+
+
+def _query(request: Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
+    if not text.isdecimal():
+        raise _refuse(422, f"{name} is {text!r}; it must be a number")
+    return int(text)

@@ -1,0 +1,83 @@
+"""One process: store, exchange, HTTP and gRPC, from start to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+
+from tinker_atropos.protocol import trajectories_pb2_grpc as pb_grpc
+from tinker_atropos.trajectories.connection import Connection
+from tinker_atropos.trajectories.exchange import Exchange
+from tinker_atropos.trajectories.ledger import fold
+from tinker_atropos.trajectories.metrics import Metrics
+from tinker_atropos.trajectories.routes import Routes
+from tinker_atropos.trajectories.service import OPTIONS, Service, TokenInterceptor
+from tinker_atropos.trajectories.store import Store
+from tinker_atropos.trajectories.store.embedded import EmbeddedStore
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the server was started."""
+
+    host: str
+    port: int
+    grpc_port: int
+    store: str
+    token: str
+    max_body: int
+
+
+def open_store(store: str) -> Store:
+    return EmbeddedStore(Path(store), fold)
+
+
+async def serve(options: Options) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+
+    started = time.monotonic()
+    store = open_store(options.store)
+    exchange = await Exchange.open(store)
+    metrics = Metrics()
+    metrics.watch(exchange.ledger, store)
+    routes = Routes(exchange, metrics, options.token, options.max_body, time.monotonic)
+    connections: set[Connection] = set()
+    http = await loop.create_server(lambda: Connection(routes, connections, options.max_body), options.host, options.port, backlog=1024)
+    interceptors = [TokenInterceptor(options.token)] if options.token else []
+    rpc = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
+    pb_grpc.add_TrajectoriesServicer_to_server(Service(exchange), rpc)
+    grpc_port = rpc.add_insecure_port(f"{options.host}:{options.grpc_port}")
+    await rpc.start()
+    port = http.sockets[0].getsockname()[1]
+    sums = exchange.ledger.sums()
+    logger.info(
+        "ready on http://%s:%d and grpc %s:%d (store %s: %d groups stored, %d queued, epoch %d, step %d, recovered in %.2f s)",
+        options.host, port, options.host, grpc_port, options.store, sums["stored"], sums["queued"], exchange.ledger.epoch,
+        exchange.ledger.step, time.monotonic() - started,
+        extra={"http": f"{options.host}:{port}", "grpc": f"{options.host}:{grpc_port}"},
+    )  # fmt: skip
+    await ending.wait()
+    logger.info("ending")
+    http.close()
+    exchange.end_waiting()
+    await rpc.stop(GRACE_SECONDS)
+    for connection in list(connections):
+        connection.shut()
+    deadline = loop.time() + GRACE_SECONDS
+    while connections and loop.time() < deadline:
+        await asyncio.sleep(0.02)
+    await exchange.close()

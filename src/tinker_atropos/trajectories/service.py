@@ -1,0 +1,186 @@
+"""The gRPC side: the trainer's takeover, leases and acknowledgements, the gateway's policies and records."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+
+from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.protocol import trajectories_pb2_grpc as pb_grpc
+from tinker_atropos.protocol.identity import bearer
+from tinker_atropos.protocol.versions import DIGEST_SIZE
+from tinker_atropos.trajectories import batches
+from tinker_atropos.trajectories.exchange import LEASE_SECONDS, MAX_WAIT_SECONDS, Exchange
+from tinker_atropos.trajectories.ledger import Batch, LedgerError, UnknownLeaseError
+from tinker_atropos.trajectories.lineage import Version
+from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
+from tinker_atropos.trajectories.store import StoreUnavailableError
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+)
+"""Batches are large; the gateway's stream is quiet for long, so both ends ping."""
+
+
+class Service(pb_grpc.TrajectoriesServicer):
+    """The Trajectories service on one exchange."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def Takeover(self, request: pb.TakeoverRequest, context: Context) -> pb.TakeoverResponse:
+        fallback = request.fallback if request.HasField("fallback") else None
+
+        async def answer() -> pb.TakeoverResponse:
+            settings = Settings.from_message(request.settings)
+            fresh = await self._exchange.take_over(settings, request.holder, fallback)
+            ledger = self._exchange.ledger
+            replayed = sum(batch.replay for batch in ledger.batches.values())
+            return pb.TakeoverResponse(
+                epoch=ledger.epoch, state=ledger.state, replayed_batches=replayed, store_was_empty=fresh, policy=ledger.policy
+            )
+
+        return await _answer(context, answer)
+
+    async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
+        seconds = request.lease_seconds or LEASE_SECONDS
+
+        async def answer() -> pb.LeaseResponse:
+            _require(request.for_step >= 1, f"for_step is {request.for_step}; the first step is 1")
+            _require(0 <= request.wait_seconds <= MAX_WAIT_SECONDS, f"wait_seconds is {request.wait_seconds}; give 0 to {MAX_WAIT_SECONDS:g}")
+            batch = await self._exchange.lease(request.epoch, request.for_step, request.wait_seconds, seconds)
+            if batch is None:
+                return pb.LeaseResponse(waiting_for=self._exchange.ledger.waiting_for())
+            return pb.LeaseResponse(batch=await self._message(batch, seconds))
+
+        return await _answer(context, answer)
+
+    async def _message(self, batch: Batch, lease_seconds: float) -> pb.Batch:
+        ledger = self._exchange.ledger
+        message = pb.Batch(
+            lease_id=batch.lease_id, for_step=batch.step, lease_seconds=lease_seconds, replay=batch.replay,
+            queued_groups=ledger.queue.groups,
+        )  # fmt: skip
+        groups = [ledger.groups[number] for number in batch.groups]
+        for group in groups:
+            (payload,) = await self._exchange.payloads((group,))
+            staleness = ledger.lineage.staleness(group.oldest, batch.step) if group.oldest else -1
+            message.groups.append(batches.to_message(group, payload, staleness))
+        return message
+
+    async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:
+        seconds = request.lease_seconds or LEASE_SECONDS
+
+        async def answer() -> pb.RenewResponse:
+            await self._exchange.renew(request.epoch, request.lease_id, seconds)
+            return pb.RenewResponse(lease_seconds=seconds)
+
+        return await _answer(context, answer)
+
+    async def Ack(self, request: pb.AckRequest, context: Context) -> pb.AckResponse:
+        async def answer() -> pb.AckResponse:
+            dropped = {group.id: group.reason or "dropped" for group in request.dropped}
+            await self._exchange.acknowledge(request.epoch, request.lease_id, request.step, request.no_signal, dropped)
+            return pb.AckResponse(ledger=self._sums())
+
+        return await _answer(context, answer)
+
+    async def Nack(self, request: pb.NackRequest, context: Context) -> pb.NackResponse:
+        async def answer() -> pb.NackResponse:
+            await self._exchange.give_back(request.epoch, request.lease_id, request.reason)
+            return pb.NackResponse()
+
+        return await _answer(context, answer)
+
+    async def Cover(self, request: pb.CoverRequest, context: Context) -> pb.CoverResponse:
+        async def answer() -> pb.CoverResponse:
+            _require(bool(request.state.checkpoint_path), "state.checkpoint_path is empty")
+            await self._exchange.cover(request.epoch, request.state)
+            return pb.CoverResponse(ledger=self._sums())
+
+        return await _answer(context, answer)
+
+    def _sums(self) -> pb.LedgerSums:
+        return pb.LedgerSums(**self._exchange.ledger.sums())
+
+    async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:
+        async def answer() -> pb.PublishResponse:
+            await self._exchange.publish(request.epoch, request.policy)
+            return pb.PublishResponse()
+
+        return await _answer(context, answer)
+
+    async def WatchPolicy(self, request: pb.WatchPolicyRequest, context: Context) -> AsyncIterator[pb.Policy]:
+        async for policy in self._exchange.policies():
+            yield policy
+
+    async def Record(self, request: pb.RecordRequest, context: Context) -> pb.RecordResponse:
+        async def answer() -> pb.RecordResponse:
+            for index, digest in enumerate(request.digests):
+                _require(len(digest) == DIGEST_SIZE, f"digests[{index}] has {len(digest)} bytes; a digest has {DIGEST_SIZE}")
+            version = Version(request.version.epoch, request.version.step)
+            await self._exchange.record(request.instance, version, request.digests)
+            return pb.RecordResponse()
+
+        return await _answer(context, answer)
+
+
+class _InvalidRequestError(ValueError):
+    """A field of the request is wrong; the message names it."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise _InvalidRequestError(message)
+
+
+async def _answer(context: Context, answer: Callable[[], Awaitable[T]]) -> T:
+    """Run a call and say its failures as the status codes that trajectories.proto promises."""
+    try:
+        return await answer()
+    except (_InvalidRequestError, InvalidSettingsError) as error:
+        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, error)
+    except UnknownLeaseError as error:
+        await _abort(context, grpc.StatusCode.NOT_FOUND, error)
+    except LedgerError as error:
+        await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, error)
+    except StoreUnavailableError as error:
+        await _abort(context, grpc.StatusCode.UNAVAILABLE, error)
+
+
+async def _abort(context: Context, code: grpc.StatusCode, error: Exception) -> NoReturn:
+    await context.abort(code, str(error))
+    raise AssertionError("abort raises")
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses every call without the run's token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = bearer(token).encode()
+
+        async def refuse(_: Any, context: Context) -> None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the run's token is missing or wrong (metadata authorization: Bearer …)")
+
+        self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
+
+    async def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        for key, value in handler_call_details.invocation_metadata or ():
+            given = value.encode() if isinstance(value, str) else value
+            if key == "authorization" and hmac.compare_digest(given, self._expected):
+                return await continuation(handler_call_details)
+        return self._refusal

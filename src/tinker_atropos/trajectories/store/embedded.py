@@ -1,0 +1,368 @@
+"""The default store: append-only segments under one directory, no server to run.
+
+Appends are collected while a write is under way and then written and synced together by one thread (group commit), so the
+event loop never waits for the disk. A record that was torn by a crash is cut off at the next start; it was never
+acknowledged. Compaction folds sealed segments into a snapshot, moves the few payloads of nearly empty segments on, and
+deletes the files; it runs in its own thread on the files alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
+from pathlib import Path
+
+from isal.isal_zlib import crc32
+
+from tinker_atropos.trajectories.store import Fold, Recovered, StoreCorruptError, StoreUnavailableError
+from tinker_atropos.trajectories.store.segment import Place, header, scan
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 64 << 20
+JOURNAL_BYTES = 16 << 20
+"""Fold once this many bytes of entries lie in sealed segments."""
+FREE_BYTES = 64 << 20
+"""Payloads are refused when the disk has less left, so that acknowledgements, which free space, still fit."""
+SPARSE = 0.25
+"""A sealed segment with a smaller share of living payload bytes is emptied and deleted."""
+_IOV_MAX = 512
+
+
+class EmbeddedStore:
+    """A `Store` in a directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        fold: Fold,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        journal_bytes: int = JOURNAL_BYTES,
+        free_bytes: int = FREE_BYTES,
+    ) -> None:
+        self._directory = directory
+        self._fold = fold
+        self._segment_bytes = segment_bytes
+        self._journal_bytes = journal_bytes
+        self._free_bytes = free_bytes
+        self._writer = ThreadPoolExecutor(1, "store-writer")
+        self._compactor = ThreadPoolExecutor(1, "store-compactor")
+        self._index: dict[int, Place] = {}
+        self._files: dict[int, FileIO] = {}  # for reading, by segment number; a file closes when nobody reads it any more
+        self._sizes: dict[int, int] = {}  # bytes in each segment, the open one included
+        self._living: Counter[int] = Counter()  # payload bytes still needed, by segment
+        self._journal: Counter[int] = Counter()  # bytes of entries, by segment
+        self._folded = 0  # segments below this number are in the snapshot
+        self._active = 0
+        self._fd = -1
+        self._end = 0
+        self._pending: list[tuple[bytes, int, bytes, asyncio.Future[None]]] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
+        self._broken = ""
+        self._lock: FileIO | None = None
+        self._sync_seconds = 0.0
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Recovered:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = FileIO(self._directory / "lock", "a")
+        except OSError as error:
+            raise StoreUnavailableError(f"store directory {self._directory}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreUnavailableError(f"store directory {self._directory} is in use by another process") from error
+        for left_over in self._directory.glob("*.tmp"):
+            left_over.unlink()
+        snapshot = self._newest_snapshot()
+        segments = sorted(int(path.stem.removeprefix("segment-")) for path in self._directory.glob("segment-*.log"))
+        entries: list[bytes] = []
+        for number in segments:
+            self._read_segment(number, number == segments[-1], entries)
+        self._start_segment((segments[-1] if segments else max(0, self._folded - 1)) + 1)
+        return Recovered(snapshot, entries)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"segment-{number:08}.log"
+
+    def _snapshots(self) -> list[Path]:
+        return sorted(self._directory.glob("snapshot-*.json"), reverse=True)
+
+    def _newest_snapshot(self) -> bytes | None:
+        for path in self._snapshots():
+            self._folded = int(path.stem.removeprefix("snapshot-"))
+            return _read_snapshot(path)
+        return None
+
+    def _read_segment(self, number: int, last: bool, entries: list[bytes]) -> None:
+        path = self._path(number)
+        size = path.stat().st_size
+        end = 0
+        for record in scan(path, number, payloads=last):
+            end = record.end
+            if record.entry and number >= self._folded:
+                entries.append(record.entry)
+            self._journal[number] += len(record.entry)
+            if record.payload:
+                self._place(record.payload_number, record.payload)
+        if end < size:
+            if not last:
+                raise StoreCorruptError(f"{path}: damaged at byte {end} of {size}, and later segments exist; restore the file")
+            logger.warning("cut off %d bytes at the end of %s that were written but never acknowledged", size - end, path.name)
+            with path.open("r+b") as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+        self._files[number] = FileIO(path, "r")
+        self._sizes[number] = end
+
+    def _place(self, number: int, place: Place) -> None:
+        self.forget((number,))
+        self._index[number] = place
+        self._living[place.segment] += place.length
+
+    def _start_segment(self, number: int) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        path = self._path(number)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._sync_directory()
+        self._files[number] = FileIO(path, "r")
+        self._active, self._end = number, 0
+        self._sizes[number] = 0
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, entry: bytes, payload: tuple[int, bytes] | None = None) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        number, data = payload or (0, b"")
+        self._pending.append((entry, number, data, future))
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit())
+        return future
+
+    async def _commit(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._pending:
+                batch, self._pending = self._pending, []
+                try:
+                    refused, places = await loop.run_in_executor(self._writer, self._write, batch)
+                except OSError as error:
+                    reason = StoreUnavailableError(f"the store cannot be written: {error.strerror or error}")
+                    logger.error("store: %s", reason)
+                    for *_, future in batch:
+                        if not future.cancelled():
+                            future.set_exception(reason)
+                    continue
+                for (entry, number, _, _), place in zip(batch, places, strict=True):
+                    if place is not None and (entry or number in self._index):  # a payload that moves may be gone by now
+                        self._place(number, place)
+                for index, (*_, future) in enumerate(batch):
+                    if future.cancelled():
+                        continue
+                    if index in refused:
+                        future.set_exception(StoreUnavailableError("the store's disk is nearly full"))
+                    else:
+                        future.set_result(None)
+        finally:
+            self._committing = None
+        self._compact_if_due()
+
+    def _write(self, batch: Sequence[tuple[bytes, int, bytes, asyncio.Future[None]]]) -> tuple[set[int], list[Place | None]]:
+        """In the writer's thread: write and sync a batch, all of it or nothing (but payloads that no longer fit)."""
+        if self._broken:
+            raise OSError(errno.EIO, self._broken)
+        if self._end >= self._segment_bytes:
+            self._start_segment(self._active + 1)
+        space = os.fstatvfs(self._fd)
+        room = space.f_bavail * space.f_frsize - self._free_bytes
+        parts: list[bytes] = []
+        places: list[Place | None] = []
+        refused: set[int] = set()
+        end = self._end
+        for index, (entry, number, payload, _) in enumerate(batch):
+            room -= len(payload)
+            if payload and room < 0:
+                refused.add(index)
+                places.append(None)
+                continue
+            head = header(entry, number, payload)
+            parts += (head, entry, payload)
+            start = end + len(head) + len(entry)
+            end = start + len(payload)
+            places.append(Place(self._active, start, len(payload), int.from_bytes(head[22:26], "little")) if payload else None)
+        started = time.perf_counter()
+        try:
+            for first in range(0, len(parts), _IOV_MAX):
+                _write_all(self._fd, parts[first : first + _IOV_MAX])
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._undo(error)
+            raise
+        self._sync_seconds = time.perf_counter() - started
+        self._journal[self._active] += sum(len(entry) for index, (entry, *_) in enumerate(batch) if index not in refused)
+        self._sizes[self._active] = self._end = end
+        return refused, places
+
+    def _undo(self, error: OSError) -> None:
+        """Nothing of a failed write may stay: what was decided afterwards would contradict it."""
+        try:
+            os.ftruncate(self._fd, self._end)
+            os.fdatasync(self._fd)
+        except OSError:
+            self._broken = f"{error.strerror}; restart the server once the disk works again"
+
+    # -- payloads --------------------------------------------------------------------------------------------------
+
+    async def read(self, numbers: Sequence[int]) -> list[bytes]:
+        wanted: list[tuple[FileIO, Place]] = []
+        for number in numbers:
+            place = self._index.get(number)
+            if place is None:
+                raise StoreCorruptError(f"group {number} has no payload in {self._directory}")
+            wanted.append((self._files[place.segment], place))
+        return await asyncio.get_running_loop().run_in_executor(None, _read_all, wanted)
+
+    def retain(self, numbers: Collection[int]) -> None:
+        self.forget([number for number in self._index if number not in numbers])
+
+    def forget(self, numbers: Collection[int]) -> None:
+        for number in numbers:
+            place = self._index.pop(number, None)
+            if place is not None:
+                self._living[place.segment] -= place.length
+
+    # -- compaction ------------------------------------------------------------------------------------------------
+
+    def _compact_if_due(self) -> None:
+        if self._compacting is not None or self._broken:
+            return
+        sealed = [number for number in self._sizes if number < self._active]
+        unfolded = sum(self._journal[number] for number in sealed if number >= self._folded)
+        dead = [number for number in sealed if self._living[number] <= SPARSE * self._sizes[number]]
+        if unfolded >= self._journal_bytes or len(dead) >= 2:
+            self._compacting = asyncio.create_task(self._compact())
+
+    async def compact(self) -> None:
+        """Seal the open segment and compact now."""
+        if self._compacting is None:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._start_next_segment)
+            self._compacting = asyncio.create_task(self._compact())
+        await self._compacting
+
+    def _start_next_segment(self) -> None:
+        if self._end:
+            self._start_segment(self._active + 1)
+
+    async def _compact(self) -> None:
+        try:
+            until = self._active
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._compactor, self._fold_until, until)
+            self._folded = until
+            await self._sweep(until)
+        except (OSError, StoreUnavailableError, StoreCorruptError) as error:
+            logger.warning("store: compaction put off: %s", error)
+        finally:
+            self._compacting = None
+
+    def _fold_until(self, until: int) -> None:
+        """In the compactor's thread: snapshot-<until> stands for every entry before segment `until`."""
+        old = self._snapshots()
+        snapshot = self._fold(_read_snapshot(old[0]) if old else None, self._sealed_entries(self._folded, until))
+        temporary = self._directory / f"snapshot-{until:08}.tmp"
+        with temporary.open("wb") as file:
+            file.write(crc32(snapshot).to_bytes(4, "little") + snapshot)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self._directory / f"snapshot-{until:08}.json")
+        self._sync_directory()
+        for path in old:
+            path.unlink()
+
+    def _sealed_entries(self, first: int, until: int) -> Iterator[bytes]:
+        for number in range(first, until):
+            if number in self._sizes:
+                yield from (record.entry for record in scan(self._path(number), number, payloads=False) if record.entry)
+
+    async def _sweep(self, until: int) -> None:
+        """Delete folded segments without living payloads; move the last ones out of nearly empty segments first."""
+        for number in [number for number in self._sizes if number < until]:
+            if self._living[number] > SPARSE * self._sizes[number]:
+                continue
+            staying = [payload for payload, place in self._index.items() if place.segment == number]
+            payloads = await self.read(staying)
+            await asyncio.gather(*(self.append(b"", (payload, data)) for payload, data in zip(staying, payloads, strict=True)))
+            for forgotten in (self._sizes, self._living, self._journal, self._files):
+                forgotten.pop(number, None)  # type: ignore[attr-defined]
+            self._path(number).unlink()
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            "bytes": float(sum(self._sizes.values())),
+            "living_bytes": float(sum(self._living.values())),
+            "segments": float(len(self._sizes)),
+            "sync_seconds": self._sync_seconds,
+        }
+
+    async def close(self) -> None:
+        while self._committing is not None or self._compacting is not None:
+            tasks: Iterable[asyncio.Task[None]] = [task for task in (self._committing, self._compacting) if task is not None]
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._writer.shutdown()
+        self._compactor.shutdown()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._files.clear()
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._lock.close()
+
+
+def _write_all(fd: int, parts: Sequence[bytes]) -> None:
+    total = sum(len(part) for part in parts)
+    written = os.writev(fd, parts)
+    if written < total:
+        rest = memoryview(b"".join(parts))[written:]
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+
+
+def _read_all(wanted: Sequence[tuple[FileIO, Place]]) -> list[bytes]:
+    payloads = []
+    for file, place in wanted:
+        data = os.pread(file.fileno(), place.length, place.offset)
+        if crc32(data) != place.crc:
+            raise StoreCorruptError(f"{file.name!r}: the payload at byte {place.offset} is damaged")
+        payloads.append(data)
+    return payloads
+
+
+def _read_snapshot(path: Path) -> bytes:
+    data = path.read_bytes()
+    if len(data) < 4 or crc32(data[4:]) != int.from_bytes(data[:4], "little"):
+        raise StoreCorruptError(f"{path}: damaged; restore the file")
+    return data[4:]

@@ -1,0 +1,81 @@
+"""The embedded store's file format: records in segments, and how they are read back after any kind of end.
+
+A record is a header of 28 bytes, a journal entry and a payload:
+
+    magic  entry_len  payload_len  payload_number  entry_crc  payload_crc  header_crc
+    u16    u32        u32          u64             u32        u32          u16          (little-endian)
+
+`entry_crc` and `payload_crc` are CRC-32; `header_crc` is the lower half of the CRC-32 of the bytes before it. An entry of
+length 0 is a payload that compaction moved here; a payload of length 0 and number 0 is none. See docs/trajectories.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from isal.isal_zlib import crc32
+
+HEADER = struct.Struct("<HIIQIIH")
+_BEFORE_CRC = struct.Struct("<HIIQII")
+MAGIC = 0x5254
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a payload lies."""
+
+    segment: int
+    offset: int
+    length: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as `scan` found it."""
+
+    entry: bytes
+    payload_number: int
+    payload: Place | None
+    end: int
+    """Offset of the byte after it."""
+
+
+def header(entry: bytes, payload_number: int, payload: bytes) -> bytes:
+    """The bytes that go before an entry and its payload."""
+    start = _BEFORE_CRC.pack(MAGIC, len(entry), len(payload), payload_number, crc32(entry), crc32(payload))
+    return start + (crc32(start) & 0xFFFF).to_bytes(2, "little")
+
+
+def scan(path: Path, number: int, *, payloads: bool) -> Iterator[Record]:
+    """Every whole record of a segment up to the first torn one; `payloads` = check their contents too.
+
+    Whoever asks compares the last record's end with the size of the file.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        offset = 0
+        while offset + HEADER.size <= size:
+            raw = file.read(HEADER.size)
+            magic, entry_len, payload_len, payload_number, entry_crc, payload_crc, header_crc = HEADER.unpack(raw)
+            if magic != MAGIC or crc32(raw[:-2]) & 0xFFFF != header_crc:
+                return
+            start = offset + HEADER.size + entry_len
+            end = start + payload_len
+            if end > size:
+                return
+            entry = file.read(entry_len)
+            if crc32(entry) != entry_crc:
+                return
+            place = None
+            if payload_len:
+                place = Place(number, start, payload_len, payload_crc)
+                if not payloads:
+                    file.seek(end)
+                elif crc32(file.read(payload_len)) != payload_crc:
+                    return
+            yield Record(entry, payload_number, place, end)
+            offset = end
