@@ -9,15 +9,48 @@ import click
 
 @click.command("trajectories")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, for HTTP and gRPC.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="HTTP port of Atropos' API; 0 = any free one.")
-@click.option("--grpc-port", default=8010, show_default=True, type=click.IntRange(0, 65535), help="gRPC port for trainer and gateway; 0 = any free one.")
-@click.option("--store", required=True, help="Directory that holds the run's groups and ledger; made when it is not there.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="File with the run's token; every route but health then needs it as bearer.")
-@click.option("--token", help="The run's token itself; better given as TINKER_ATROPOS_TRAJECTORIES_TOKEN or --token-file.")
-@click.option("--max-body-mb", default=256, show_default=True, type=click.IntRange(1), help="Largest post in MB, also after decompression.")
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="HTTP port of Atropos' API; 0 = any free one.",
+)
+@click.option(
+    "--grpc-port",
+    default=8010,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="gRPC port for trainer and gateway; 0 = any free one.",
+)
+@click.option(
+    "--store", required=True, help="Directory that holds the run's groups and ledger; made when it is not there."
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="File with the run's token; every route but health then needs it as bearer.",
+)
+@click.option(
+    "--token", help="The run's token itself; better given as TINKER_ATROPOS_TRAJECTORIES_TOKEN or --token-file."
+)
+@click.option(
+    "--max-body-mb",
+    default=256,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Largest post in MB, also after decompression.",
+)
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 def command(
-    host: str, port: int, grpc_port: int, store: str, token_file: Path | None, token: str | None, max_body_mb: int, log_level: str
+    host: str,
+    port: int,
+    grpc_port: int,
+    store: str,
+    token_file: Path | None,
+    token: str | None,
+    max_body_mb: int,
+    log_level: str,
 ) -> None:
     """Serve Atropos' API: environments post scored groups, trainers get batches; nothing acknowledged is ever lost.
 
@@ -45,4 +78,6 @@ def command(
     except (StoreUnavailableError, StoreCorruptError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}, ports {port} and {grpc_port}: {error.strerror or error}") from None
+        raise click.ClickException(
+            f"cannot listen on {host}, ports {port} and {grpc_port}: {error.strerror or error}"
+        ) from None

@@ -7,7 +7,6 @@ client's kernel before the connection ended, and whether the client hung up on a
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -49,8 +48,8 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
     stream: AsyncIterator[bytes] | None = None
     delivered: Callable[[bool], None] | None = None
-    """Called once: True when the client has the answer as far as can be known (it went on, or closed in order), False when
-    the connection ended before the last byte or was reset afterwards."""
+    """Called once: True when the client has the answer as far as can be known (it went on, or closed in order), False
+    when the connection ended before the last byte or was reset afterwards."""
 
 
 def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -205,7 +204,7 @@ class Connection(asyncio.Protocol):
         try:
             while True:
                 try:
-                    response = await answer if inspect.isawaitable(answer) else cast(Response, answer)
+                    response = answer if isinstance(answer, Response) else await answer
                 except Exception:
                     where = f"{item.method} {item.path}" if isinstance(item, Request) else "an answer"
                     logger.exception("%s failed", where)

@@ -148,9 +148,15 @@ class Exchange:
                 return False
         number, self._next_group = self._next_group, self._next_group + 1
         event: Event = {
-            "t": "stored", "id": number, "env": environment, "inst": instance, "n": post.sequences, "tok": post.tokens,
-            "smp": post.sampled, "at": self._clock(),
-        }  # fmt: skip
+            "t": "stored",
+            "id": number,
+            "env": environment,
+            "inst": instance,
+            "n": post.sequences,
+            "tok": post.tokens,
+            "smp": post.sampled,
+            "at": self._clock(),
+        }
         if post.oldest is not None:
             event["ver"] = post.oldest
         if post_id:
@@ -333,17 +339,23 @@ class Exchange:
             for batch in self._outstanding():
                 if batch.number not in self._delivering:
                     step += 1
-                    events.append({"t": "trained", "batch": batch.number, "epoch": batch.epoch, "step": step, "covered": True})
-            for_step = max([step, *(batch.step for batch in self._outstanding() if batch.number in self._delivering)]) + 1
-            batch = await self._next_batch(ledger.epoch, for_step, FOR_EVER, events)
-            if batch is not None:
-                self._delivering.add(batch.number)
-            return batch
+                    events.append(
+                        {"t": "trained", "batch": batch.number, "epoch": batch.epoch, "step": step, "covered": True}
+                    )
+            for_step = (
+                max([step, *(batch.step for batch in self._outstanding() if batch.number in self._delivering)]) + 1
+            )
+            following = await self._next_batch(ledger.epoch, for_step, FOR_EVER, events)
+            if following is not None:
+                self._delivering.add(following.number)
+            return following
 
         return await self._alone(next_batch)
 
     def _outstanding(self) -> list[Batch]:
-        return sorted((b for b in self.ledger.batches.values() if b.state is BatchState.LEASED), key=lambda batch: batch.step)
+        return sorted(
+            (b for b in self.ledger.batches.values() if b.state is BatchState.LEASED), key=lambda batch: batch.step
+        )
 
     def delivered(self, number: int, epoch: int, arrived: bool) -> None:
         """What became of a batch's way to a plain trainer."""
@@ -368,4 +380,3 @@ class Exchange:
             await self._write(({"t": "reset"},))
 
         await self._alone(reset)
-

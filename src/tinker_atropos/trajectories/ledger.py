@@ -82,14 +82,53 @@ class Group:
     def to_json(self) -> list[Any]:
         oldest = list(self.oldest) if self.oldest else None
         return [
-            self.number, self.environment, self.instance, self.sequences, self.tokens, self.sampled, oldest, self.stored_at,
-            self.state, self.batch, self.epoch, self.step, self.reason,
-        ]  # fmt: skip
+            self.number,
+            self.environment,
+            self.instance,
+            self.sequences,
+            self.tokens,
+            self.sampled,
+            oldest,
+            self.stored_at,
+            self.state,
+            self.batch,
+            self.epoch,
+            self.step,
+            self.reason,
+        ]
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> Group:
-        oldest = Version(*row[6]) if row[6] else None
-        return cls(*row[:6], oldest, row[7], GroupState(row[8]), *row[9:])
+        (
+            number,
+            environment,
+            instance,
+            sequences,
+            tokens,
+            sampled,
+            oldest,
+            stored_at,
+            state,
+            batch,
+            epoch,
+            step,
+            reason,
+        ) = row
+        return cls(
+            number,
+            environment,
+            instance,
+            sequences,
+            tokens,
+            sampled,
+            Version(*oldest) if oldest else None,
+            stored_at,
+            GroupState(state),
+            batch,
+            epoch,
+            step,
+            reason,
+        )
 
 
 @dataclass(slots=True)
@@ -147,18 +186,26 @@ class Ledger:
     def check_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             if epoch > self.epoch:
-                raise FencedError(f"epoch {epoch} was never granted here: epoch {self.epoch} holds the run; take it over again")
+                raise FencedError(
+                    f"epoch {epoch} was never granted here: epoch {self.epoch} holds the run; take it over again"
+                )
             raise FencedError(f"epoch {epoch} is fenced: epoch {self.epoch} holds the run")
 
     def take_over(self, settings: Settings, holder: str, fallback: pb.State | None, now: float) -> Event:
         mine, theirs = self.settings.run_id, settings.run_id
         if mine and theirs and mine != theirs:
-            raise LedgerError(f"this store belongs to run {mine!r}, not to {theirs!r}: give each run a store of its own")
+            raise LedgerError(
+                f"this store belongs to run {mine!r}, not to {theirs!r}: give each run a store of its own"
+            )
         state = self.state or fallback
         event: Event = {
-            "t": "taken", "epoch": self.epoch + 1, "holder": holder, "settings": settings.to_json(),
-            "step": state.step if state else 0, "at": now,
-        }  # fmt: skip
+            "t": "taken",
+            "epoch": self.epoch + 1,
+            "holder": holder,
+            "settings": settings.to_json(),
+            "step": state.step if state else 0,
+            "at": now,
+        }
         if self.state is None and fallback is not None:
             event["state"] = encode(fallback)
         return event
@@ -166,9 +213,14 @@ class Ledger:
     def register_trainer(self, settings: Settings, starting_step: int, now: float) -> Event:
         """A plain trainer takes the run over. It says itself where it goes on, and keeps its own checkpoints."""
         return {
-            "t": "taken", "epoch": self.epoch + 1, "holder": "", "settings": settings.to_json(), "step": starting_step,
-            "plain": True, "at": now,
-        }  # fmt: skip
+            "t": "taken",
+            "epoch": self.epoch + 1,
+            "holder": "",
+            "settings": settings.to_json(),
+            "step": starting_step,
+            "plain": True,
+            "at": now,
+        }
 
     @property
     def plain(self) -> bool:
@@ -231,13 +283,20 @@ class Ledger:
             raise UnknownLeaseError(f"lease {lease_id!r} is not known here, or was given back")
         return batch
 
-    def acknowledge(self, epoch: int, lease_id: str, step: int, no_signal: bool, dropped: dict[int, str]) -> list[Event]:
+    def acknowledge(
+        self, epoch: int, lease_id: str, step: int, no_signal: bool, dropped: dict[int, str]
+    ) -> list[Event]:
         self.check_epoch(epoch)
         try:
             batch = self.leased_batch(epoch, lease_id)
         except UnknownLeaseError:
             granted, _, number = lease_id.partition(".")
-            if granted == str(epoch) and number.isdecimal() and 0 < int(number) <= self.last_batch and step <= self.step:
+            if (
+                granted == str(epoch)
+                and number.isdecimal()
+                and 0 < int(number) <= self.last_batch
+                and step <= self.step
+            ):
                 return []  # settled before and its groups are covered or dropped since
             raise
         if batch.step != step:
@@ -301,7 +360,14 @@ class Ledger:
     def _on_stored(self, event: Event) -> None:
         oldest = Version(*event["ver"]) if event.get("ver") else None
         group = Group(
-            event["id"], event["env"], event.get("inst", ""), event["n"], event["tok"], event["smp"], oldest, event["at"]
+            event["id"],
+            event["env"],
+            event.get("inst", ""),
+            event["n"],
+            event["tok"],
+            event["smp"],
+            oldest,
+            event["at"],
         )
         self.groups[group.number] = group
         self.counts[GroupState.QUEUED] += 1
@@ -376,7 +442,12 @@ class Ledger:
         if batch is None:
             batch = self.batches[number] = Batch(number, event["groups"], BatchState.LEASED)
             self.last_batch = number
-        batch.state, batch.epoch, batch.step, batch.until = BatchState.LEASED, event["epoch"], event["step"], event["until"]
+        batch.state, batch.epoch, batch.step, batch.until = (
+            BatchState.LEASED,
+            event["epoch"],
+            event["step"],
+            event["until"],
+        )
         for group in batch.groups:
             self._move(self.groups[group], GroupState.LEASED, batch)
 
@@ -478,7 +549,10 @@ class Ledger:
                 "versions": self.versions.to_json(),
                 "registry": self.registry.to_json(),
                 "groups": [group.to_json() for group in self.groups.values()],
-                "batches": [[b.number, b.groups, b.state, b.epoch, b.step, b.until, b.replay, b.arrived] for b in self.batches.values()],
+                "batches": [
+                    [b.number, b.groups, b.state, b.epoch, b.step, b.until, b.replay, b.arrived]
+                    for b in self.batches.values()
+                ],
                 "posts": self.posts,
                 "last_batch": self.last_batch,
             }
@@ -491,7 +565,12 @@ class Ledger:
             return ledger
         data = orjson.loads(snapshot)
         ledger.settings = Settings.from_json(data["settings"])
-        ledger.epoch, ledger.holder, ledger.started, ledger.step = data["epoch"], data["holder"], data["started"], data["step"]
+        ledger.epoch, ledger.holder, ledger.started, ledger.step = (
+            data["epoch"],
+            data["holder"],
+            data["started"],
+            data["step"],
+        )
         ledger.state = pb.State.FromString(base64.b64decode(data["state"])) if data["state"] else None
         ledger.policy = pb.Policy.FromString(base64.b64decode(data["policy"])) if data["policy"] else None
         ledger.lineage = Lineage.from_json(data["lineage"])

@@ -1,7 +1,7 @@
 """How old a policy version is for a step, when some epochs were abandoned on the way.
 
-A trainer that takes over goes on from a saved step; what older epochs did after that step is not in the surviving weights.
-Groups that were sampled by such a lost step count from the step where their epoch was abandoned.
+A trainer that takes over goes on from a saved step; what older epochs did after that step is not in the surviving
+weights. Groups that were sampled by such a lost step count from the step where their epoch was abandoned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lineage:
         return [[epoch, cut] for epoch, cut in self._cut.items()]
 
     @classmethod
-    def from_json(cls, cuts: list[list[int]]) -> Lineage:
+    def from_json(cls, cuts: list[tuple[int, int]]) -> Lineage:
         lineage = cls()
-        lineage._cut = {epoch: cut for epoch, cut in cuts}
+        lineage._cut = dict(cuts)
         return lineage

@@ -18,8 +18,14 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._refused = Counter(f"{_PREFIX}_refused_posts", "Posts refused, by the field that was wrong", ["field"], registry=self.registry)
-        self._unknown = Counter(f"{_PREFIX}_unknown_versions", "Completions posted whose policy version is not on record", registry=self.registry)
+        self._refused = Counter(
+            f"{_PREFIX}_refused_posts", "Posts refused, by the field that was wrong", ["field"], registry=self.registry
+        )
+        self._unknown = Counter(
+            f"{_PREFIX}_unknown_versions",
+            "Completions posted whose policy version is not on record",
+            registry=self.registry,
+        )
 
     def watch(self, ledger: Ledger, store: Store) -> None:
         self.registry.register(_State(ledger, store))
@@ -53,6 +59,8 @@ class _State:
         yield dropped
         yield GaugeMetricFamily(f"{_PREFIX}_step", "Newest trained step", value=self._ledger.step)
         yield GaugeMetricFamily(f"{_PREFIX}_epoch", "Epoch that holds the run", value=self._ledger.epoch)
-        yield GaugeMetricFamily(f"{_PREFIX}_queued_sequences", "Sequences waiting for a batch", value=self._ledger.queue.sequences)
+        yield GaugeMetricFamily(
+            f"{_PREFIX}_queued_sequences", "Sequences waiting for a batch", value=self._ledger.queue.sequences
+        )
         for name, value in self._store.statistics().items():
             yield GaugeMetricFamily(f"{_PREFIX}_store_{name}", f"Of the store: {name}", value=value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
@@ -61,7 +61,7 @@ class Queue:
         """Number of waiting groups by environment and size."""
         return {key: len(line) for key, line in self._lines.items()}
 
-    def __iter__(self) -> Iterable[Candidate]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Candidate]:
         return merge(*self._lines.values())
 
 

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from tinker_atropos.trajectories.lineage import Version
 MASKED = -100
 _INT32_MAX = 2**31 - 1
 
+Kind = Literal["i", "d"]
+_NUMPY: dict[Kind, type] = {"i": np.int64, "d": np.float64}
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -112,7 +114,9 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
     if 0 in lengths:
         raise InvalidPostError(("tokens", lengths.index(0)), "the sequence is empty")
     if limits.batch_size > 0 and count > limits.batch_size:
-        raise InvalidPostError(("tokens",), f"a group of {count} sequences does not fit in a batch of {limits.batch_size}")
+        raise InvalidPostError(
+            ("tokens",), f"a group of {count} sequences does not fit in a batch of {limits.batch_size}"
+        )
     longest = max(lengths)
     if 0 < limits.max_token_length < longest:
         raise InvalidPostError(
@@ -145,7 +149,7 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
     overrides = reader.overrides(count)
     distill = reader.distillation(lengths)
 
-    group = pb.Group(group_overrides=reader.text("group_overrides", simdjson.Object), atropos=reader.extras(env_id))
+    group = pb.Group(group_overrides=reader.text("group_overrides"), atropos=reader.extras(env_id))
     loss_bytes = loss.view(np.uint8)
     found: list[Version | None] = []
     start = advantage_start = 0
@@ -200,7 +204,7 @@ class _Reader:
             raise InvalidPostError(("env_id",), f"{value!r} is not an environment's id")
         return value
 
-    def rows(self, field: str, of_type: str) -> tuple[npt.NDArray[Any] | None, list[int]]:
+    def rows(self, field: str, of_type: Kind) -> tuple[npt.NDArray[Any] | None, list[int]]:
         """A list of lists of numbers, flat, with the lengths of its rows; None when it was not sent or is empty."""
         value = self._get(field)
         if value is None:
@@ -208,8 +212,9 @@ class _Reader:
         if not isinstance(value, simdjson.Array):
             raise InvalidPostError((field,), f"must be a list of lists, not {_kind(value)}")
         try:
-            lengths = [len(row) for row in value]
-            flat = np.frombuffer(value.as_buffer(of_type=of_type), np.int64 if of_type == "i" else np.float64)
+            rows: Any = value
+            lengths = [len(row) for row in rows]
+            flat: npt.NDArray[Any] = np.frombuffer(value.as_buffer(of_type=of_type), _NUMPY[of_type])
         except TypeError:
             raise _find_fault(field, value, of_type) from None
         if len(flat) != sum(lengths):
@@ -221,7 +226,9 @@ class _Reader:
     def numbers(self, field: str) -> list[float]:
         value = self._get(field)
         if not isinstance(value, simdjson.Array):
-            raise InvalidPostError((field,), "missing" if value is None else f"must be a list of numbers, not {_kind(value)}")
+            raise InvalidPostError(
+                (field,), "missing" if value is None else f"must be a list of numbers, not {_kind(value)}"
+            )
         numbers = []
         for index, number in enumerate(value):
             if not isinstance(number, int | float) or isinstance(number, bool):
@@ -245,14 +252,14 @@ class _Reader:
             raise InvalidPostError(_place(field, rows, position), f"{values[position]} does not fit in 32 bits")
         return single
 
-    def text(self, field: str, kind: type) -> str:
-        """A field that is kept as its JSON text."""
+    def text(self, field: str) -> str:
+        """An object that is kept as its JSON text."""
         value = self._get(field)
         if value is None:
             return ""
-        if not isinstance(value, kind):
+        if not isinstance(value, simdjson.Object):
             raise InvalidPostError((field,), f"must be an object, not {_kind(value)}")
-        return str(value.mini, "utf-8")
+        return _text(value)
 
     def overrides(self, count: int) -> list[str] | None:
         value = self._get("overrides")
@@ -266,7 +273,7 @@ class _Reader:
         for index, item in enumerate(value):
             if item is not None and not isinstance(item, simdjson.Object):
                 raise InvalidPostError(("overrides", index), f"must be an object, not {_kind(item)}")
-            texts.append("" if item is None else str(item.mini, "utf-8"))
+            texts.append("" if item is None else _text(item))
         return texts
 
     def extras(self, env_id: int | None) -> str:
@@ -276,7 +283,7 @@ class _Reader:
         for field in ("messages", "generation_params", "images"):
             value = self._get(field)
             if value is not None:
-                text = str(value.mini, "utf-8") if isinstance(value, simdjson.Array | simdjson.Object) else json.dumps(value)
+                text = _text(value) if isinstance(value, simdjson.Array | simdjson.Object) else json.dumps(value)
                 parts.append(f'"{field}":{text}')
         if env_id is not None:
             parts.append(f'"env_id":{env_id}')
@@ -325,17 +332,23 @@ class _Reader:
 
     @staticmethod
     def _positions(field: str, index: int, row: Any, length: int) -> tuple[int, npt.NDArray[Any]]:
-        of_type = "i" if field == "distill_token_ids" else "d"
+        of_type: Kind = "i" if field == "distill_token_ids" else "d"
         if not isinstance(row, simdjson.Array) or len(row) != length:
             raise InvalidPostError((field, index), f"must be a list with one list for each of the {length} tokens")
         try:
-            widths = {len(position) for position in row}
-            flat = np.frombuffer(row.as_buffer(of_type=of_type), np.int64 if of_type == "i" else np.float64)
+            rows: Any = row
+            widths = {len(position) for position in rows}
+            flat: npt.NDArray[Any] = np.frombuffer(row.as_buffer(of_type=of_type), _NUMPY[of_type])
         except TypeError:
             raise InvalidPostError((field, index), "must be a list of lists of numbers") from None
         if len(widths) != 1 or len(flat) != length * (k := next(iter(widths))):
             raise InvalidPostError((field, index), "every position must have the same number of candidates")
         return k, flat
+
+
+def _text(value: Any) -> str:
+    text: bytes = value.mini
+    return text.decode()
 
 
 def _kind(value: Any) -> str:
@@ -369,7 +382,7 @@ def _check_lengths(field: str, rows: list[int], lengths: list[int], *, scalar: b
             raise InvalidPostError((field, index), f"{row} values for {length} tokens")
 
 
-def _find_fault(field: str, value: simdjson.Array, of_type: str) -> InvalidPostError:
+def _find_fault(field: str, value: Any, of_type: Kind) -> InvalidPostError:
     """The first element that keeps a field from being a list of lists of numbers."""
     wanted = "an integer" if of_type == "i" else "a number"
     for index, row in enumerate(value):

@@ -61,9 +61,16 @@ class Registry:
             same = sum(environment.desired_name == desired_name for environment in self.environments.values())
             wandb_name = f"{desired_name}_{same}"
         return Environment(
-            id=number, name=name or desired_name, instance=instance, desired_name=desired_name, wandb_name=wandb_name,
-            max_token_length=max_token_length, weight=weight, group_size=group_size, min_batch_allocation=min_batch_allocation,
-        )  # fmt: skip
+            id=number,
+            name=name or desired_name,
+            instance=instance,
+            desired_name=desired_name,
+            wandb_name=wandb_name,
+            max_token_length=max_token_length,
+            weight=weight,
+            group_size=group_size,
+            min_batch_allocation=min_batch_allocation,
+        )
 
     def put(self, fields: dict[str, Any]) -> None:
         environment = Environment(**fields)

@@ -28,9 +28,10 @@ _INSTANCE = INSTANCE_HEADER.lower()
 _POST = POST_HEADER.lower()
 _OPEN = frozenset({"/healthz", "/readyz"})
 _GZIP_WBITS = 31
+_INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 
 
-class _Refusal(Exception):
+class _RefusalError(Exception):
     """A request that cannot be served; carries its answer."""
 
     def __init__(self, response: Response) -> None:
@@ -38,11 +39,11 @@ class _Refusal(Exception):
         self.response = response
 
 
-def _refuse(status: int, message: str, **more: object) -> _Refusal:
-    return _Refusal(error_response(status, message, **more))
+def _refuse(status: int, message: str, **more: object) -> _RefusalError:
+    return _RefusalError(error_response(status, message, **more))
 
 
-def _invalid(error: InvalidPostError, status: int = 422) -> _Refusal:
+def _invalid(error: InvalidPostError, status: int = 422) -> _RefusalError:
     detail = [{"loc": ["body", *error.where], "msg": error.why, "type": "value_error"}]
     return _refuse(status if error.where else 400, str(error), detail=detail)
 
@@ -91,19 +92,19 @@ class Routes:
                 return error_response(401, "the run's token is missing or wrong (Authorization: Bearer …)")
         try:
             answer = handler(request)
-        except (_Refusal, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
+        except (_RefusalError, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
             return self._explain(error)
         return answer if isinstance(answer, Response) else self._guard(answer)
 
     async def _guard(self, answer: Awaitable[Response]) -> Response:
         try:
             return await answer
-        except (_Refusal, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
+        except (_RefusalError, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
             return self._explain(error)
 
     @staticmethod
     def _explain(error: Exception) -> Response:
-        if isinstance(error, _Refusal):
+        if isinstance(error, _RefusalError):
             return error.response
         if isinstance(error, InvalidSettingsError):
             return error_response(422, str(error))
@@ -130,7 +131,7 @@ class Routes:
                 if not inflater.eof:
                     raise _refuse(400, "the gzip body is cut short")
                 rest = inflater.unused_data
-        except isal_zlib.error as error:
+        except _INFLATE_ERROR as error:
             raise _refuse(400, f"the gzip body is damaged: {error}") from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -175,9 +176,14 @@ class Routes:
             return json_response({"status": "wait for trainer to start"})
         name, instance = self._identity(request)
         environment = await self._exchange.register_environment(
-            name=name, instance=instance, desired_name=desired or name or "environment", max_token_length=number,
-            weight=weight, group_size=group_size, min_batch_allocation=share,
-        )  # fmt: skip
+            name=name,
+            instance=instance,
+            desired_name=desired or name or "environment",
+            max_token_length=number,
+            weight=weight,
+            group_size=group_size,
+            min_batch_allocation=share,
+        )
         ledger.registry.last_seen[environment.id] = self._monotonic()
         return json_response(
             {
@@ -252,7 +258,9 @@ class Routes:
         rejected: list[dict[str, object]] = []
         for index, element in enumerate(content):
             try:
-                posts.append((index, read_post(element, self._exchange.limits(), self._exchange.find_versions(instance))))
+                posts.append(
+                    (index, read_post(element, self._exchange.limits(), self._exchange.find_versions(instance)))
+                )
             except InvalidPostError as error:
                 self._metrics.refused(error.where[0] if error.where else "body")
                 rejected.append({"index": index, "message": str(error), "loc": [index, *error.where]})
@@ -270,7 +278,17 @@ class Routes:
         payload = await self._exchange.latest_payload()
         if payload is not None:
             return Response(body=batches.to_json(payload))
-        keys = ("tokens", "masks", "scores", "advantages", "ref_logprobs", "generation_params", "inference_logprobs", "messages", "images")
+        keys = (
+            "tokens",
+            "masks",
+            "scores",
+            "advantages",
+            "ref_logprobs",
+            "generation_params",
+            "inference_logprobs",
+            "messages",
+            "images",
+        )
         return json_response({key: [] for key in keys})
 
     # -- plain trainers ----------------------------------------------------------------------------------------------
@@ -299,7 +317,9 @@ class Routes:
     async def _batch(self, _: Request) -> Response:
         exchange = self._exchange
         if exchange.ledger.epoch == 0 or (exchange.ledger.plain and exchange.ledger.settings.batch_size < 1):
-            return json_response({"status": "error", "message": "Trainer not registered. Call /register first.", "batch": []})
+            return json_response(
+                {"status": "error", "message": "Trainer not registered. Call /register first.", "batch": []}
+            )
         if not exchange.ledger.plain:
             raise _refuse(HTTPStatus.CONFLICT, "a trainer that leases its batches over gRPC holds this run", batch=[])
         batch = await exchange.next_plain_batch()
@@ -330,7 +350,9 @@ class Routes:
     def _status(self, _: Request) -> Response:
         ledger = self._exchange.ledger
         sums = ledger.sums()
-        return json_response({"current_step": ledger.step, "queue_size": sums["queued"], "epoch": ledger.epoch, "ledger": sums})
+        return json_response(
+            {"current_step": ledger.step, "queue_size": sums["queued"], "epoch": ledger.epoch, "ledger": sums}
+        )
 
     def _ledger(self, request: Request) -> Response:
         after, limit = _query(request, "after", 0), min(_query(request, "limit", 100), 1000)
@@ -341,11 +363,20 @@ class Routes:
             if group is not None:
                 rows.append(
                     {
-                        "id": number, "environment": group.environment, "instance": group.instance, "state": group.state,
-                        "sequences": group.sequences, "tokens": group.tokens, "oldest": group.oldest, "batch": group.batch,
-                        "epoch": group.epoch, "step": group.step, "reason": group.reason, "stored_at": group.stored_at,
+                        "id": number,
+                        "environment": group.environment,
+                        "instance": group.instance,
+                        "state": group.state,
+                        "sequences": group.sequences,
+                        "tokens": group.tokens,
+                        "oldest": group.oldest,
+                        "batch": group.batch,
+                        "epoch": group.epoch,
+                        "step": group.step,
+                        "reason": group.reason,
+                        "stored_at": group.stored_at,
                     }
-                )  # fmt: skip
+                )
         last = max(ledger.groups, default=0)
         more = after + limit if after + limit < last else None
         return json_response({"sums": ledger.sums(), "dropped": dict(ledger.reasons), "entries": rows, "next": more})

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,20 +57,31 @@ async def serve(options: Options) -> None:
     metrics.watch(exchange.ledger, store)
     routes = Routes(exchange, metrics, options.token, options.max_body, time.monotonic)
     connections: set[Connection] = set()
-    http = await loop.create_server(lambda: Connection(routes, connections, options.max_body), options.host, options.port, backlog=1024)
+    http = await loop.create_server(
+        lambda: Connection(routes, connections, options.max_body), options.host, options.port, backlog=1024
+    )
     interceptors = [TokenInterceptor(options.token)] if options.token else []
     rpc = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
-    pb_grpc.add_TrajectoriesServicer_to_server(Service(exchange), rpc)
+    add_service: Callable[[Service, grpc.aio.Server], None] = pb_grpc.add_TrajectoriesServicer_to_server
+    add_service(Service(exchange), rpc)
     grpc_port = rpc.add_insecure_port(f"{options.host}:{options.grpc_port}")
     await rpc.start()
     port = http.sockets[0].getsockname()[1]
     sums = exchange.ledger.sums()
     logger.info(
-        "ready on http://%s:%d and grpc %s:%d (store %s: %d groups stored, %d queued, epoch %d, step %d, recovered in %.2f s)",
-        options.host, port, options.host, grpc_port, options.store, sums["stored"], sums["queued"], exchange.ledger.epoch,
-        exchange.ledger.step, time.monotonic() - started,
+        "ready on http://%s:%d and grpc %s:%d (store %s: %d groups, %d queued, epoch %d, step %d, opened in %.2f s)",
+        options.host,
+        port,
+        options.host,
+        grpc_port,
+        options.store,
+        sums["stored"],
+        sums["queued"],
+        exchange.ledger.epoch,
+        exchange.ledger.step,
+        time.monotonic() - started,
         extra={"http": f"{options.host}:{port}", "grpc": f"{options.host}:{grpc_port}"},
-    )  # fmt: skip
+    )
     await ending.wait()
     logger.info("ending")
     http.close()
@@ -78,6 +90,6 @@ async def serve(options: Options) -> None:
     for connection in list(connections):
         connection.shut()
     deadline = loop.time() + GRACE_SECONDS
-    while connections and loop.time() < deadline:
+    while connections and loop.time() < deadline:  # noqa: ASYNC110 - ends by itself
         await asyncio.sleep(0.02)
     await exchange.close()

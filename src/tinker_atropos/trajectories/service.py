@@ -1,5 +1,7 @@
 """The gRPC side: the trainer's takeover, leases and acknowledgements, the gateway's policies and records."""
 
+# ruff: noqa: N802 - the methods are named in trajectories.proto
+
 from __future__ import annotations
 
 import hmac
@@ -51,7 +53,11 @@ class Service(pb_grpc.TrajectoriesServicer):
             ledger = self._exchange.ledger
             replayed = sum(batch.replay for batch in ledger.batches.values())
             return pb.TakeoverResponse(
-                epoch=ledger.epoch, state=ledger.state, replayed_batches=replayed, store_was_empty=fresh, policy=ledger.policy
+                epoch=ledger.epoch,
+                state=ledger.state,
+                replayed_batches=replayed,
+                store_was_empty=fresh,
+                policy=ledger.policy,
             )
 
         return await _answer(context, answer)
@@ -61,7 +67,10 @@ class Service(pb_grpc.TrajectoriesServicer):
 
         async def answer() -> pb.LeaseResponse:
             _require(request.for_step >= 1, f"for_step is {request.for_step}; the first step is 1")
-            _require(0 <= request.wait_seconds <= MAX_WAIT_SECONDS, f"wait_seconds is {request.wait_seconds}; give 0 to {MAX_WAIT_SECONDS:g}")
+            _require(
+                0 <= request.wait_seconds <= MAX_WAIT_SECONDS,
+                f"wait_seconds is {request.wait_seconds}; give 0 to {MAX_WAIT_SECONDS:g}",
+            )
             batch = await self._exchange.lease(request.epoch, request.for_step, request.wait_seconds, seconds)
             if batch is None:
                 return pb.LeaseResponse(waiting_for=self._exchange.ledger.waiting_for())
@@ -72,9 +81,12 @@ class Service(pb_grpc.TrajectoriesServicer):
     async def _message(self, batch: Batch, lease_seconds: float) -> pb.Batch:
         ledger = self._exchange.ledger
         message = pb.Batch(
-            lease_id=batch.lease_id, for_step=batch.step, lease_seconds=lease_seconds, replay=batch.replay,
+            lease_id=batch.lease_id,
+            for_step=batch.step,
+            lease_seconds=lease_seconds,
+            replay=batch.replay,
             queued_groups=ledger.queue.groups,
-        )  # fmt: skip
+        )
         groups = [ledger.groups[number] for number in batch.groups]
         for group in groups:
             (payload,) = await self._exchange.payloads((group,))
@@ -131,7 +143,9 @@ class Service(pb_grpc.TrajectoriesServicer):
     async def Record(self, request: pb.RecordRequest, context: Context) -> pb.RecordResponse:
         async def answer() -> pb.RecordResponse:
             for index, digest in enumerate(request.digests):
-                _require(len(digest) == DIGEST_SIZE, f"digests[{index}] has {len(digest)} bytes; a digest has {DIGEST_SIZE}")
+                _require(
+                    len(digest) == DIGEST_SIZE, f"digests[{index}] has {len(digest)} bytes; a digest has {DIGEST_SIZE}"
+                )
             version = Version(request.version.epoch, request.version.step)
             await self._exchange.record(request.instance, version, request.digests)
             return pb.RecordResponse()
@@ -174,9 +188,12 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         self._expected = bearer(token).encode()
 
         async def refuse(_: Any, context: Context) -> None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the run's token is missing or wrong (metadata authorization: Bearer …)")
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the run's token is missing or wrong (metadata authorization: Bearer …)",
+            )
 
-        self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
+        self._refusal: Any = grpc.unary_unary_rpc_method_handler(refuse)
 
     async def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         for key, value in handler_call_details.invocation_metadata or ():

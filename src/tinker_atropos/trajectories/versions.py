@@ -78,7 +78,7 @@ def split_digests(joined: str) -> list[bytes]:
 def completion_digests(
     tokens: npt.NDArray[np.int32], loss_mask: npt.NDArray[np.uint8], logprobs: npt.NDArray[np.float32]
 ) -> list[bytes]:
-    """Digests of a sequence's completions: each maximal run of unmasked tokens, with all tokens before it as its prompt.
+    """Digests of a sequence's completions: each maximal run of unmasked tokens; its prompt is all tokens before it.
 
     tokens [T], loss_mask [T] (1 = the policy's own), logprobs [T].
     """

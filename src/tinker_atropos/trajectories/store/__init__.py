@@ -1,4 +1,4 @@
-"""Where the trajectory server's state lives: an ordered journal, payloads by number, and snapshots of the journal's fold.
+"""Where the trajectory server's state lives: an ordered journal, payloads by number, snapshots of the journal's fold.
 
 The interface is what a directory of files and a Redis server can both do, so that the same ledger runs on either:
 

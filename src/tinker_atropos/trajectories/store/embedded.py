@@ -1,7 +1,7 @@
 """The default store: append-only segments under one directory, no server to run.
 
-Appends are collected while a write is under way and then written and synced together by one thread (group commit), so the
-event loop never waits for the disk. A record that was torn by a crash is cut off at the next start; it was never
+Appends are collected while a write is under way and then written and synced together by one thread (group commit), so
+the event loop never waits for the disk. A record that was torn by a crash is cut off at the next start; it was never
 acknowledged. Compaction folds sealed segments into a snapshot, moves the few payloads of nearly empty segments on, and
 deletes the files; it runs in its own thread on the files alone.
 """
@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
@@ -58,7 +58,9 @@ class EmbeddedStore:
         self._writer = ThreadPoolExecutor(1, "store-writer")
         self._compactor = ThreadPoolExecutor(1, "store-compactor")
         self._index: dict[int, Place] = {}
-        self._files: dict[int, FileIO] = {}  # for reading, by segment number; a file closes when nobody reads it any more
+        self._files: dict[
+            int, FileIO
+        ] = {}  # for reading, by segment number; a file closes when nobody reads it any more
         self._sizes: dict[int, int] = {}  # bytes in each segment, the open one included
         self._living: Counter[int] = Counter()  # payload bytes still needed, by segment
         self._journal: Counter[int] = Counter()  # bytes of entries, by segment
@@ -120,8 +122,12 @@ class EmbeddedStore:
                 self._place(record.payload_number, record.payload)
         if end < size:
             if not last:
-                raise StoreCorruptError(f"{path}: damaged at byte {end} of {size}, and later segments exist; restore the file")
-            logger.warning("cut off %d bytes at the end of %s that were written but never acknowledged", size - end, path.name)
+                raise StoreCorruptError(
+                    f"{path}: damaged at byte {end} of {size}, and later segments exist; restore the file"
+                )
+            logger.warning(
+                "cut off %d bytes at the end of %s that were written but never acknowledged", size - end, path.name
+            )
             with path.open("r+b") as file:
                 file.truncate(end)
                 os.fsync(file.fileno())
@@ -170,14 +176,16 @@ class EmbeddedStore:
                 except OSError as error:
                     reason = StoreUnavailableError(f"the store cannot be written: {error.strerror or error}")
                     logger.error("store: %s", reason)
-                    for *_, future in batch:
+                    for _, _, _, future in batch:
                         if not future.cancelled():
                             future.set_exception(reason)
                     continue
                 for (entry, number, _, _), place in zip(batch, places, strict=True):
-                    if place is not None and (entry or number in self._index):  # a payload that moves may be gone by now
+                    if place is not None and (
+                        entry or number in self._index
+                    ):  # a payload that moves may be gone by now
                         self._place(number, place)
-                for index, (*_, future) in enumerate(batch):
+                for index, (_, _, _, future) in enumerate(batch):
                     if future.cancelled():
                         continue
                     if index in refused:
@@ -188,7 +196,9 @@ class EmbeddedStore:
             self._committing = None
         self._compact_if_due()
 
-    def _write(self, batch: Sequence[tuple[bytes, int, bytes, asyncio.Future[None]]]) -> tuple[set[int], list[Place | None]]:
+    def _write(
+        self, batch: Sequence[tuple[bytes, int, bytes, asyncio.Future[None]]]
+    ) -> tuple[set[int], list[Place | None]]:
         """In the writer's thread: write and sync a batch, all of it or nothing (but payloads that no longer fit)."""
         if self._broken:
             raise OSError(errno.EIO, self._broken)
@@ -210,7 +220,9 @@ class EmbeddedStore:
             parts += (head, entry, payload)
             start = end + len(head) + len(entry)
             end = start + len(payload)
-            places.append(Place(self._active, start, len(payload), int.from_bytes(head[22:26], "little")) if payload else None)
+            places.append(
+                Place(self._active, start, len(payload), int.from_bytes(head[22:26], "little")) if payload else None
+            )
         started = time.perf_counter()
         try:
             for first in range(0, len(parts), _IOV_MAX):
@@ -220,7 +232,9 @@ class EmbeddedStore:
             self._undo(error)
             raise
         self._sync_seconds = time.perf_counter() - started
-        self._journal[self._active] += sum(len(entry) for index, (entry, *_) in enumerate(batch) if index not in refused)
+        self._journal[self._active] += sum(
+            len(entry) for index, (entry, *_) in enumerate(batch) if index not in refused
+        )
         self._sizes[self._active] = self._end = end
         return refused, places
 
@@ -312,9 +326,12 @@ class EmbeddedStore:
                 continue
             staying = [payload for payload, place in self._index.items() if place.segment == number]
             payloads = await self.read(staying)
-            await asyncio.gather(*(self.append(b"", (payload, data)) for payload, data in zip(staying, payloads, strict=True)))
-            for forgotten in (self._sizes, self._living, self._journal, self._files):
-                forgotten.pop(number, None)  # type: ignore[attr-defined]
+            await asyncio.gather(
+                *(self.append(b"", (payload, data)) for payload, data in zip(staying, payloads, strict=True))
+            )
+            del self._sizes[number], self._files[number]
+            self._living.pop(number, None)
+            self._journal.pop(number, None)
             self._path(number).unlink()
 
     # -- ending ----------------------------------------------------------------------------------------------------
@@ -329,7 +346,7 @@ class EmbeddedStore:
 
     async def close(self) -> None:
         while self._committing is not None or self._compacting is not None:
-            tasks: Iterable[asyncio.Task[None]] = [task for task in (self._committing, self._compacting) if task is not None]
+            tasks = [task for task in (self._committing, self._compacting) if task is not None]
             await asyncio.gather(*tasks, return_exceptions=True)
         self._writer.shutdown()
         self._compactor.shutdown()
