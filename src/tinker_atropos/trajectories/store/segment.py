@@ -5,8 +5,8 @@ A record is a header of 28 bytes, a journal entry and a payload:
     magic  entry_len  payload_len  payload_number  entry_crc  payload_crc  header_crc
     u16    u32        u32          u64             u32        u32          u16          (little-endian)
 
-`entry_crc` and `payload_crc` are CRC-32; `header_crc` is the lower half of the CRC-32 of the bytes before it. An entry
-of length 0 is a payload that compaction moved here; a payload of length 0 and number 0 is none. See docs/trajectories.md.
+`entry_crc` and `payload_crc` are CRC-32; `header_crc` is the lower half of the CRC-32 of the bytes before it. A record
+whose entry is empty is a payload that compaction moved here; payload length 0 and number 0 mean no payload.
 """
 
 from __future__ import annotations

@@ -1,0 +1,285 @@
+"""The embedded store: durable in order, torn ends cut off, space given back, faults said and nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
+from tinker_atropos.trajectories.store.embedded import EmbeddedStore
+from tinker_atropos.trajectories.store.segment import scan
+
+
+def join(snapshot: bytes | None, entries: Iterable[bytes]) -> bytes:
+    """A fold whose result shows everything that went into it."""
+    return b"|".join([*([snapshot] if snapshot else []), *entries])
+
+
+async def opened(folder: Path, **limits: Any) -> tuple[EmbeddedStore, bytes]:
+    store = EmbeddedStore(folder, join, **{"free_bytes": 0, **limits})
+    recovered = await store.open()
+    return store, join(recovered.snapshot, recovered.entries)
+
+
+async def fill(store: EmbeddedStore, first: int, last: int, size: int = 100) -> None:
+    await asyncio.gather(*(store.append(b"e%d" % n, (n, bytes([n % 256]) * size)) for n in range(first, last + 1)))
+
+
+def journal(first: int, last: int) -> bytes:
+    return b"|".join(b"e%d" % number for number in range(first, last + 1))
+
+
+async def test_what_was_appended_is_there_after_opening_again(tmp_path: Path) -> None:
+    store, content = await opened(tmp_path / "store")
+    assert content == b""
+    await fill(store, 1, 50)
+    await store.append(b"no payload")
+    await store.close()
+    store, content = await opened(tmp_path / "store")
+    assert content == journal(1, 50) + b"|no payload"
+    assert await store.read([7, 3]) == [b"\x07" * 100, b"\x03" * 100]
+    await store.close()
+
+
+async def test_a_last_record_torn_at_any_byte_is_cut_off_and_the_rest_is_whole(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path / "whole")
+    await fill(store, 1, 3)
+    await store.close()
+    segment = tmp_path / "whole" / "segment-00000001.log"
+    data = segment.read_bytes()
+    ends = [record.end for record in scan(segment, 1, payloads=True)]
+    assert ends[-1] == len(data)
+    for cut in range(ends[1], ends[2]):
+        folder = tmp_path / f"cut-{cut}"
+        folder.mkdir()
+        (folder / segment.name).write_bytes(data[:cut])
+        store, content = await opened(folder)
+        assert content == journal(1, 2), cut
+        await store.append(b"after")
+        await store.close()
+        store, content = await opened(folder)
+        assert content == journal(1, 2) + b"|after", cut
+        await store.close()
+
+
+async def test_a_last_record_with_any_byte_wrong_is_cut_off(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path / "whole")
+    await fill(store, 1, 2, size=20)
+    await store.close()
+    segment = tmp_path / "whole" / "segment-00000001.log"
+    data = segment.read_bytes()
+    first = next(scan(segment, 1, payloads=True)).end
+    for position in range(first, len(data)):
+        folder = tmp_path / f"flip-{position}"
+        folder.mkdir()
+        (folder / segment.name).write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
+        store, content = await opened(folder)
+        assert content == b"e1", position
+        await store.close()
+
+
+async def test_damage_in_a_sealed_segment_is_refused_and_named(tmp_path: Path) -> None:
+    for _ in range(2):
+        store, _ = await opened(tmp_path)
+        await store.append(b"entry")
+        await store.close()
+    with (tmp_path / "segment-00000001.log").open("r+b") as file:
+        file.seek(10)
+        file.write(b"\xff")
+    with pytest.raises(StoreCorruptError, match=r"segment-00000001\.log: damaged at byte 0"):
+        await opened(tmp_path)
+
+
+async def test_a_damaged_payload_is_noticed_when_it_is_read(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await fill(store, 1, 1)
+    segment = tmp_path / "segment-00000001.log"
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size - 1)
+        file.write(b"\xff")
+    with pytest.raises(StoreCorruptError, match="damaged"):
+        await store.read([1])
+    await store.close()
+
+
+async def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    with pytest.raises(StoreUnavailableError, match="in use by another process"):
+        await opened(tmp_path)
+    await store.close()
+
+
+async def test_a_directory_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailableError, match="file/store"):
+        await opened(tmp_path / "file" / "store")
+
+
+class TestCompaction:
+    async def test_entries_become_a_snapshot_and_forgotten_payloads_leave_the_disk(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=2000)
+        for first in range(1, 100, 5):
+            await fill(store, first, first + 4)
+        store.forget(range(1, 91))
+        await store.compact()
+        assert store.statistics()["bytes"] < 3000
+        assert await store.read([95]) == [bytes([95]) * 100]
+        await store.close()
+        store, content = await opened(tmp_path, segment_bytes=2000)
+        assert content == journal(1, 100)
+        store.retain(range(91, 101))
+        assert await store.read(list(range(91, 101))) == [bytes([number]) * 100 for number in range(91, 101)]
+        await store.close()
+
+    async def test_it_starts_by_itself_when_segments_are_nearly_empty(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=2000)
+        for number in range(1, 200):
+            await fill(store, number, number)
+            store.forget([number])
+        await store.close()
+        assert len(list(tmp_path.glob("segment-*"))) < 6
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 199)
+        await store.close()
+
+    async def test_it_starts_by_itself_when_the_journal_is_long(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=500, journal_bytes=2000)
+        for number in range(1, 300):
+            await store.append(b"e%d" % number)
+        await store.close()
+        assert len(list(tmp_path.glob("snapshot-*.json"))) == 1
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 299)
+        await store.close()
+
+    async def test_appends_during_compaction_are_kept(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=1000)
+        await fill(store, 1, 30)
+        store.forget(range(1, 30))
+        await asyncio.gather(store.compact(), fill(store, 31, 60))
+        await store.close()
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 60)
+        assert len(await store.read(list(range(30, 61)))) == 31
+        await store.close()
+
+    async def test_a_payload_forgotten_while_it_moves_stays_forgotten(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=1000)
+        await fill(store, 1, 30)
+        store.forget(range(1, 30))
+        compaction = asyncio.ensure_future(store.compact())
+        while not list(tmp_path.glob("snapshot-*.json")):
+            await asyncio.sleep(0)
+        store.forget([30])
+        await compaction
+        with pytest.raises(StoreCorruptError, match="group 30 has no payload"):
+            await store.read([30])
+        await store.close()
+
+    async def test_a_crash_between_snapshot_and_deletion_loses_nothing(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=1000)
+        await fill(store, 1, 30)
+        await store.close()
+        old = {path.name: path.read_bytes() for path in tmp_path.glob("segment-*")}
+        store, _ = await opened(tmp_path, segment_bytes=1000)
+        store.retain([30])
+        await store.compact()
+        await store.close()
+        for name, data in old.items():  # as if the deletions had not happened
+            (tmp_path / name).write_bytes(data)
+        (tmp_path / "snapshot-00000099.tmp").write_bytes(b"half")
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 30)
+        assert await store.read([30]) == [bytes([30]) * 100]
+        assert not list(tmp_path.glob("*.tmp"))
+        await store.close()
+
+
+class TestFaults:
+    async def test_a_full_disk_refuses_what_it_cannot_hold_and_loses_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, _ = await opened(tmp_path)
+        await fill(store, 1, 3)
+        real = os.writev
+
+        def half(fd: int, parts: list[bytes]) -> int:
+            real(fd, [b"".join(parts)[:50]])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "writev", half)
+        with pytest.raises(StoreUnavailableError, match="No space left on device"):
+            await store.append(b"e4", (4, b"x" * 100))
+        monkeypatch.setattr(os, "writev", real)
+        await store.append(b"e5")
+        await store.close()
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 3) + b"|e5"
+        await store.close()
+
+    async def test_a_short_write_is_finished(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, _ = await opened(tmp_path)
+        real = os.writev
+        monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, [b"".join(parts)[:37]]))
+        await fill(store, 1, 3)
+        monkeypatch.setattr(os, "writev", real)
+        await store.close()
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 3)
+        await store.close()
+
+    async def test_a_failed_sync_is_no_acknowledgement_and_leaves_nothing_behind(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, _ = await opened(tmp_path)
+        real, calls = os.fdatasync, []
+
+        def fail_once(fd: int) -> None:
+            calls.append(fd)
+            if len(calls) == 1:
+                raise OSError(errno.EIO, "Input/output error")
+            real(fd)
+
+        monkeypatch.setattr(os, "fdatasync", fail_once)
+        with pytest.raises(StoreUnavailableError, match="Input/output error"):
+            await store.append(b"e1")
+        await store.append(b"e2")
+        await store.close()
+        store, content = await opened(tmp_path)
+        assert content == b"e2"
+        await store.close()
+
+    async def test_what_cannot_be_taken_back_stops_the_store(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, _ = await opened(tmp_path)
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", fail)
+            with pytest.raises(StoreUnavailableError):
+                await store.append(b"e1")
+        with pytest.raises(StoreUnavailableError, match="restart the server"):
+            await store.append(b"e2")
+        await store.close()
+
+    async def test_on_a_nearly_full_disk_payloads_are_refused_and_acknowledgements_still_fit(
+        self, tmp_path: Path
+    ) -> None:
+        store, _ = await opened(tmp_path, free_bytes=1 << 60)
+        refused, acknowledged = store.append(b"post", (1, b"x")), store.append(b"ack")
+        with pytest.raises(StoreUnavailableError, match="nearly full"):
+            await refused
+        await acknowledged
+        await store.close()
+        store, content = await opened(tmp_path)
+        assert content == b"ack"
+        await store.close()

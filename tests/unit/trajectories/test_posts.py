@@ -1,0 +1,159 @@
+"""What a post may hold: each fault is refused with the field and the place; what is right survives unchanged."""
+
+# ruff: noqa: E501 - a case is a line
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.trajectories import batches
+from tinker_atropos.trajectories.posts import InvalidPostError, Limits, Post, parse, read_post
+
+GOOD: dict[str, Any] = {
+    "tokens": [[1, 2, 3], [4, 5]],
+    "masks": [[-100, 2, 3], [-100, 5]],
+    "scores": [1.0, 0.0],
+    "inference_logprobs": [[1.0, -0.5, -0.25], [1.0, -2.0]],
+    "env_id": 0,
+}
+
+
+def read(fields: dict[str, Any], limits: Limits | None = None) -> Post:
+    return read_post(parse(json.dumps(fields).encode()), limits or Limits(), None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": None}, "tokens: missing"),
+        ({"tokens": []}, "tokens: the group is empty"),
+        ({"tokens": [[], []]}, "tokens[0]: the sequence is empty"),
+        ({"tokens": [[1, 2, 3], []]}, "tokens[1]: the sequence is empty"),
+        ({"tokens": "x"}, "tokens: must be a list of lists, not a string"),
+        ({"tokens": [1, 2]}, "tokens[0]: must be a list, not a number"),
+        ({"tokens": [[1, 2, 3.5], [4, 5]]}, "tokens[0][2]: 3.5 is not an integer"),
+        ({"tokens": [[1, 2, 3], ["7", 5]]}, "tokens[1][0]: '7' is not an integer"),
+        ({"tokens": [[1, 2, None], [4, 5]]}, "tokens[0][2]: null is not an integer"),
+        ({"tokens": [[1, 2, True], [4, 5]]}, "tokens[0][2]: a boolean is not an integer"),
+        ({"tokens": [[1, 2, [3, 4]], [4, 5]]}, "tokens[0][2]: a list is not an integer"),
+        ({"tokens": [[1, 2, -5], [4, 5]]}, "tokens[0][2]: -5 is not within 0 and 2147483647"),
+        ({"tokens": [[1, 2, 3], [4, 2**31]]}, "tokens[1][1]: 2147483648 is not within 0 and 2147483647"),
+        ({"masks": None}, "masks: missing"),
+        ({"masks": [[-100, 2, 3]]}, "masks: 1 rows for 2 sequences"),
+        ({"masks": [[-100, 2, 3], [5]]}, "masks[1]: 1 values for 2 tokens"),
+        ({"scores": None}, "scores: missing"),
+        ({"scores": [1.0]}, "scores: 1 scores for 2 sequences"),
+        ({"scores": 1.0}, "scores: must be a list of numbers, not a number"),
+        ({"scores": [1.0, "0"]}, "scores[1]: must be a number, not a string"),
+        ({"scores": [1.0, float("nan")]}, "scores[1]: nan is not a finite number"),
+        ({"scores": [float("inf"), 0.0]}, "scores[0]: inf is not a finite number"),
+        ({"inference_logprobs": [[1.0], [1.0, 2.0]]}, "inference_logprobs[0]: 1 values for 3 tokens"),
+        ({"inference_logprobs": [[1.0, -1e300, 0], [1.0, 2.0]]}, "inference_logprobs[0][1]: -1e+300 does not fit in 32 bits"),
+        ({"inference_logprobs": [[1.0, None, 0], [1.0, 2.0]]}, "inference_logprobs[0][1]: null is not a number"),
+        ({"ref_logprobs": [[1.0, 2.0, 3.0]]}, "ref_logprobs: 1 rows for 2 sequences"),
+        ({"advantages": [[1.0, 2.0], [1.0]]}, "advantages[0]: 2 values for 3 tokens"),
+        ({"overrides": [{}]}, "overrides: 1 overrides for 2 sequences"),
+        ({"overrides": [{}, 3]}, "overrides[1]: must be an object, not a number"),
+        ({"group_overrides": []}, "group_overrides: must be an object, not a list"),
+        ({"env_id": -3}, "env_id: -3 is not an environment's id"),
+        ({"env_id": "a"}, "env_id: 'a' is not an environment's id"),
+        ({"messages": [[{"role": "user"}], []]}, "messages[0][0].content: missing"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages[0]: must be a list of messages, not an object"),
+        ({"distill_token_ids": [[[1], [2], [3]], [[4], [5]]]}, "distill_logprobs: must be sent together with distill_token_ids, as a list of lists of lists"),
+        (
+            {"distill_token_ids": [[[1], [2]], [[4], [5]]], "distill_logprobs": [[[0.1], [0.2]], [[0.4], [0.5]]]},
+            "distill_token_ids[0]: must be a list with one list for each of the 3 tokens",
+        ),
+        (
+            {"distill_token_ids": [[[1], [2], [3, 4]], [[4], [5]]], "distill_logprobs": [[[0.1]] * 3, [[0.4], [0.5]]]},
+            "distill_token_ids[0]: every position must have the same number of candidates",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_its_place(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidPostError) as caught:
+        read({**GOOD, **change})
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(batch_size=1), "tokens: a group of 2 sequences does not fit in a batch of 1"),
+        (Limits(max_token_length=2), "tokens[0]: 3 tokens; the trainer takes at most 2"),
+        (Limits(vocabulary=5), "tokens[1][1]: 5 is not within 0 and 4"),
+    ],
+)
+def test_the_runs_limits(limits: Limits, message: str) -> None:
+    with pytest.raises(InvalidPostError) as caught:
+        read(GOOD, limits)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("body", [b"", b"{nope", b'{"a": 1} x', b"\xff\xfe", b'{"scores": [1e999]}'])
+def test_what_is_not_json_is_said_so(body: bytes) -> None:
+    with pytest.raises(InvalidPostError) as caught:
+        parse(body)
+    assert "JSON" in str(caught.value) or "finite" in str(caught.value)
+
+
+def test_a_group_must_be_an_object() -> None:
+    with pytest.raises(InvalidPostError, match="must be an object, not a list"):
+        read_post(parse(b"[1]"), Limits(), None)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "fields"),
+    [
+        ("the usual fields", {}),
+        ("no logprobs", {"inference_logprobs": None}),
+        ("masks that are not the tokens", {"masks": [[0, 1, 1], [-100, 7]]}),
+        ("reference logprobs", {"ref_logprobs": [[0.0, -0.5, -0.25], [0.0, -2.0]]}),
+        ("advantages per token", {"advantages": [[0.0, 1.0, 1.5], [0.0, -1.0]]}),
+        ("advantages per sequence", {"advantages": [[1.0], [-1.0]]}),
+        ("overrides", {"overrides": [{"set_advantage_to_zero": True}, {}], "group_overrides": {"group": [1, "ü"]}}),
+        ("empty group overrides", {"group_overrides": {}}),
+        ("messages and more", {"messages": [[{"role": "a", "content": None}], []], "generation_params": {"t": 1}, "images": ["x"]}),
+        ("no environment", {"env_id": None}),
+        (
+            "distillation",
+            {
+                "distill_token_ids": [[[1, 2], [3, 4], [5, 6]], [[7, 8], [9, 10]]],
+                "distill_logprobs": [[[-1.0, -2.0]] * 3, [[-0.5, -0.25]] * 2],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_posted_comes_back_as_it_was(behaviour: str, fields: dict[str, Any]) -> None:
+    keys = (
+        "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params", "inference_logprobs",
+        "overrides", "group_overrides", "images", "env_id", "distill_token_ids", "distill_logprobs",
+    )  # fmt: skip
+    posted = {**dict.fromkeys(keys), **GOOD, **fields}
+    assert json.loads(batches.to_json(read(posted).payload)) == posted, behaviour
+
+
+def test_lists_of_nothing_are_as_good_as_null() -> None:
+    post = read(
+        {**GOOD, "advantages": [], "ref_logprobs": [], "overrides": [], "distill_token_ids": [], "distill_logprobs": []}
+    )
+    answer = json.loads(batches.to_json(post.payload))
+    assert [answer[key] for key in ("advantages", "ref_logprobs", "overrides", "distill_token_ids")] == [None] * 4
+
+
+def test_numbers_of_a_post() -> None:
+    post = read(GOOD)
+    assert (post.sequences, post.tokens, post.sampled, post.env_id) == (2, 5, 3, 0)
+
+
+def test_arrays_are_compact_and_logprobs_are_single_precision() -> None:
+    (first, _) = pb.Group.FromString(read(GOOD).payload).sequences
+    assert np.frombuffer(first.tokens, np.int32).tolist() == [1, 2, 3]
+    assert np.frombuffer(first.loss_mask, np.uint8).tolist() == [0, 1, 1]
+    assert np.frombuffer(first.logprobs, np.float32).tolist() == [1.0, -0.5, -0.25]
+    assert first.masks == b""
