@@ -1,0 +1,156 @@
+"""Puts the server together, keeps it running and ends it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import secrets
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from tinker_atropos.local_tinker import routes, tiny_model, tokenizer
+from tinker_atropos.local_tinker.checkpoints import Checkpoints
+from tinker_atropos.local_tinker.config import read_config
+from tinker_atropos.local_tinker.engine import Engine
+from tinker_atropos.local_tinker.errors import UserError
+from tinker_atropos.local_tinker.faults import Faults
+from tinker_atropos.local_tinker.futures import Outcome, Promise, Promises
+from tinker_atropos.local_tinker.metering import Meter
+from tinker_atropos.local_tinker.registry import Registry
+from tinker_atropos.local_tinker.service import Service
+from tinker_atropos.local_tinker.tokenizer import Vocabulary
+from tinker_atropos.local_tinker.weights import load_weights
+from tinker_atropos.local_tinker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+_HOUSEKEEPING = 5.0
+_PATIENCE = 20.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says."""
+
+    host: str
+    port: int
+    data: Path
+    model: Path
+    base_model: str
+    api_key: str = ""
+    faults: bool = False
+    shortest_ttl: int = 3600
+    warm_up: bool = True
+
+
+def name_of(model: str) -> str:
+    """Base model name that is served for `--model`."""
+    return tiny_model.NAME if model == "tiny" else f"local/{Path(model).resolve().name}"
+
+
+class Server:
+    """One process: an event loop for HTTP and a worker thread for the engine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        config = read_config(settings.model)
+        vocabulary = Vocabulary(settings.model)
+        if vocabulary.size > config.vocab_size:
+            raise UserError(
+                f"--model {settings.model}: the tokenizer has {vocabulary.size} tokens, "
+                f"the model only {config.vocab_size}"
+            )
+        settings.data.mkdir(parents=True, exist_ok=True)
+        self._registry = Registry(settings.data / "registry.sqlite")
+        self._engine = Engine(config, load_weights(settings.model, config), vocabulary.decode)
+        self._worker = Worker(self._engine, self._settle)
+        self._promises = Promises(time.monotonic)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.service = Service(
+            engine=self._engine,
+            worker=self._worker,
+            vocabulary=vocabulary,
+            base_model=settings.base_model,
+            checkpoints=Checkpoints(settings.data, lambda: dt.datetime.now(dt.UTC), settings.shortest_ttl),
+            registry=self._registry,
+            meter=Meter(self._registry, time.time),
+            promises=self._promises,
+            clock=time.time,
+            entropy=lambda: secrets.randbits(63),
+        )
+
+    def _settle(self, outcomes: list[tuple[Promise, Outcome]]) -> None:
+        """From the worker's thread to the event loop."""
+        assert self._loop is not None
+
+        def apply() -> None:
+            for promise, outcome in outcomes:
+                self._promises.settle(promise, outcome)
+
+        self._loop.call_soon_threadsafe(apply)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        self._loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, ended.set)
+        settings = self._settings
+        app = routes.make_app(
+            self.service,
+            api_key=settings.api_key,
+            tokenizer=tokenizer.pack(settings.model),
+            faults=Faults() if settings.faults else None,
+        )
+        # Bodies stay as they came: the SDK sends zstd, which aiohttp alone would refuse.
+        runner = web.AppRunner(
+            app, handler_cancellation=True, auto_decompress=False, shutdown_timeout=1.0, access_log=None
+        )
+        await runner.setup()
+        site = web.TCPSite(runner, settings.host, settings.port)
+        try:
+            await site.start()
+        except OSError as error:
+            await runner.cleanup()
+            raise UserError(
+                f"--host {settings.host} --port {settings.port}: can't listen there ({error.strerror})"
+            ) from None
+        self._worker.start()
+        if settings.warm_up:
+            self._warm_up()
+        host, port = runner.addresses[0][:2]
+        logger.info(
+            "ready: Tinker API on http://%s:%d, base model %s", host, port, settings.base_model, extra={"port": port}
+        )
+        keeper = asyncio.create_task(self._keep_house())
+        await ended.wait()
+        logger.info("ending: finishing what is being computed")
+        keeper.cancel()
+        stopped = asyncio.to_thread(self._worker.stop, _PATIENCE)
+        if not await stopped:
+            logger.warning("the engine is still busy after %.0f s; ending anyway", _PATIENCE)
+        await runner.cleanup()
+        self._registry.close()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING)
+            try:
+                self.service.housekeeping()
+            except Exception:
+                logger.exception("housekeeping failed; it is tried again")
+
+    def _warm_up(self) -> None:
+        """Compile what a first run needs, while nobody asks for anything."""
+        engine = self._engine
+        short = engine.buckets.lengths[0]
+        rows = engine.buckets.sample_rows[-1]
+        few = engine.buckets.sample_rows[0]
+        self._worker.when_idle(lambda: engine.warm_up(short - 1, rows, engine.buckets.generation[0]))
+        self._worker.when_idle(lambda: engine.warm_up_training(engine.buckets.rows[-1], short))
+        self._worker.when_idle(lambda: engine.warm_up(short - 1, few, engine.buckets.generation[0]))
