@@ -17,8 +17,8 @@ def name(layout: Layout) -> str:
     return f"/tinker-atropos-{layout.name}"
 
 
-def hierarchies(mountinfo: str) -> tuple[list[Path], Path | None]:
-    """Mount points of the v1 controllers and, on a machine of version 2 alone, of the unified tree."""
+def hierarchies(mountinfo: str) -> tuple[list[Path], list[Path]]:
+    """Mount points of the version 1 controllers and of version 2's tree (a machine may have both)."""
     v1: list[Path] = []
     v2: list[Path] = []
     for line in mountinfo.splitlines():
@@ -30,10 +30,10 @@ def hierarchies(mountinfo: str) -> tuple[list[Path], Path | None]:
             v1.append(mount_point)
         elif kind == "cgroup2":
             v2.append(mount_point)
-    return v1, (v2[0] if v2 and not v1 else None)
+    return v1, v2
 
 
-def _mounted() -> tuple[list[Path], Path | None]:
+def _mounted() -> tuple[list[Path], list[Path]]:
     return hierarchies(Path("/proc/self/mountinfo").read_text())
 
 
@@ -42,8 +42,8 @@ def version_1() -> bool:
 
 
 def create(layout: Layout) -> None:
-    v1, unified = _mounted()
-    if not v1 and unified is None:
+    v1, v2 = _mounted()
+    if not v1 and not v2:
         raise ClusterError("no control groups are mounted below /sys/fs/cgroup; a node needs them to run containers")
     try:
         for hierarchy in v1:
@@ -52,7 +52,7 @@ def create(layout: Layout) -> None:
             for setting in ("cpuset.cpus", "cpuset.mems"):
                 if (group / setting).exists():  # empty in a new group, and no process may join until they are set
                     (group / setting).write_text((hierarchy / setting).read_text())
-        if unified is not None:
+        for unified in v2 if not v1 else []:  # beside version 1 it controls nothing
             wanted = set((unified / "cgroup.controllers").read_text().split()) & set(_UNIFIED_CONTROLLERS)
             enable = " ".join(f"+{controller}" for controller in sorted(wanted))
             group = unified / name(layout).lstrip("/")
@@ -68,8 +68,8 @@ def create(layout: Layout) -> None:
 
 def _groups(layout: Layout) -> list[Path]:
     """Every group of the node, innermost first."""
-    v1, unified = _mounted()
-    tops = [hierarchy / name(layout).lstrip("/") for hierarchy in [*v1, *([unified] if unified else [])]]
+    v1, v2 = _mounted()
+    tops = [hierarchy / name(layout).lstrip("/") for hierarchy in [*v1, *v2]]
     found: list[Path] = []
     for top in tops:
         if top.is_dir():

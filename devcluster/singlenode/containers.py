@@ -178,3 +178,9 @@ def unmount_below(directory: Path) -> None:
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in sorted((p for p in points if p.startswith(below)), key=len, reverse=True):
         subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+
+
+def blobs(layout: Layout) -> dict[str, int]:
+    """Digest and size of everything in the node's content store: what an import may leave out."""
+    store = layout.containerd / "root" / "io.containerd.content.v1.content" / "blobs" / "sha256"
+    return {blob.name: blob.stat().st_size for blob in store.iterdir()} if store.is_dir() else {}
