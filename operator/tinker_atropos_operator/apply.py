@@ -1,0 +1,174 @@
+"""Carries a decision out: applies objects that are due, writes the status once if it differs, deletes what is left
+over."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tinker_atropos_operator.cache import RUN_KIND, Cache
+from tinker_atropos_operator.kube import BY_KIND, RUNS, ApiError, Kube
+from tinker_atropos_operator.metrics import STATUS_WRITES
+from tinker_atropos_operator.plan.drift import Applied, Key, due, exists
+from tinker_atropos_operator.plan.observed import Observed, Run, controller_uid
+from tinker_atropos_operator.plan.pods import Trouble, cut
+from tinker_atropos_operator.plan.run import Delete
+from tinker_atropos_operator.specs.labels import MANAGER
+from tinker_atropos_operator.specs.run_objects import Child
+
+log = logging.getLogger(__name__)
+
+
+class RefusedError(Exception):
+    """The API server will not have an object as it is; `trouble` says so to the user."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.message)
+        self.trouble = trouble
+
+
+class Applier:
+    """Writes to the API server for runs, and remembers what it wrote."""
+
+    def __init__(self, kube: Kube, cache: Cache) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._memory: dict[str, dict[Key, Applied]] = defaultdict(dict)
+
+    def forget(self, uid: str) -> None:
+        """The run is gone."""
+        self._memory.pop(uid, None)
+
+    def recheck(self, uid: str) -> None:
+        """Apply what cannot be seen (the Secret) again at the next opportunity."""
+        memory = self._memory.get(uid, {})
+        for key in [key for key in memory if key[0] == "Secret"]:
+            del memory[key]
+
+    async def apply(self, run: Run, children: Sequence[Child], observed: Observed) -> int:
+        """Bring the run's objects to what they should be; how many were applied. Raises RefusedError or ApiError."""
+        memory = self._memory[run.uid]
+        wanted = due(children, observed, memory)
+        fresh = [child for child in wanted if not exists(child, observed, memory)]
+        if fresh and any(child.has_overlay for child in wanted):
+            # Nothing half made: the user's pod templates are judged before the first object exists.
+            for child in wanted:
+                if child.has_overlay:
+                    await self._send(run, child, dry_run=True)
+        for child in wanted:
+            if child in fresh:
+                await self._ensure_not_taken(run, child)
+            live = await self._send(run, child)
+            metadata = live["metadata"]
+            memory[child.kind, child.name] = Applied(
+                child.inputs, str(metadata["uid"]), int(metadata.get("generation") or 0)
+            )
+            if child.kind != "Secret":
+                self._cache.upsert(child.kind, live)
+        return len(wanted)
+
+    async def write_status(self, run: Run, status: Mapping[str, Any]) -> bool:
+        """Write the whole status if it says anything new; True when it was written.
+
+        The resource version guards it: a status apply looks at no uid and would go to a later run of the same name."""
+        if _same(status, run.status):
+            return False
+        body = {
+            "apiVersion": run.body.get("apiVersion", f"{RUNS.group}/{RUNS.version}"),
+            "kind": RUN_KIND,
+            "metadata": {
+                "name": run.name,
+                "namespace": run.namespace,
+                "resourceVersion": run.resource_version,
+            },
+            "status": dict(status),
+        }
+        try:
+            live = await self._kube.apply(RUNS, body, MANAGER, subresource="status")
+        except ApiError as error:
+            STATUS_WRITES.labels("conflict" if error.conflict else "error").inc()
+            raise
+        STATUS_WRITES.labels("written").inc()
+        self._cache.upsert(RUN_KIND, live)
+        return True
+
+    async def delete(self, run: Run, deletions: Sequence[Delete]) -> None:
+        """Delete leftovers; one that is gone already, or is another object by now, is left alone."""
+        for deletion in deletions:
+            try:
+                await self._kube.delete(BY_KIND[deletion.kind], run.namespace, deletion.name, deletion.uid)
+            except ApiError as error:
+                if not error.not_found and not error.conflict:
+                    raise
+
+    async def _send(self, run: Run, child: Child, *, dry_run: bool = False) -> Mapping[str, Any]:
+        try:
+            return await self._kube.apply(
+                BY_KIND[child.kind],
+                child.object,
+                MANAGER,
+                # A Secret cannot be looked at first; a foreign one of that name must not be taken over.
+                force=child.kind != "Secret",
+                dry_run=dry_run,
+            )
+        except ApiError as error:
+            if child.kind == "Secret" and error.conflict and error.reason == "Conflict":
+                raise RefusedError(_taken(child)) from error
+            if error.permanent and not _passing(error):
+                raise RefusedError(_refusal(child, error)) from error
+            raise
+
+    async def _ensure_not_taken(self, run: Run, child: Child) -> None:
+        """An object of that name which is not the run's must not be adopted."""
+        if child.kind == "Secret":
+            return
+        try:
+            live = await self._kube.get(BY_KIND[child.kind], run.namespace, child.name)
+        except ApiError as error:
+            if error.not_found:
+                return
+            raise
+        if controller_uid(live) != run.uid:
+            if "deletionTimestamp" in live["metadata"]:
+                raise ApiError(409, "Terminating", f"an earlier {child.kind} {child.name} is still being deleted")
+            raise RefusedError(_taken(child))
+
+
+def _same(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    return dict(new) == dict(old)
+
+
+def _taken(child: Child) -> Trouble:
+    return Trouble(
+        "NameTaken",
+        f"your config: a {child.kind} named {child.name} exists already and does not belong to this "
+        "run; delete it, or give "
+        "the run another name",
+        "",
+    )
+
+
+def _refusal(child: Child, error: ApiError) -> Trouble:
+    said = cut("; ".join(error.causes) or error.message)
+    if child.has_overlay and error.status in (400, 422, 500):
+        return Trouble(
+            "InvalidPodTemplate",
+            f"your config: the podTemplate makes {child.kind} {child.name} invalid: {said}; correct it",
+            "",
+        )
+    if error.status == 403:
+        return Trouble(
+            "Forbidden",
+            f"the API server forbids to make {child.kind} {child.name}: {said}; ask whoever manages the cluster",
+            "",
+        )
+    return Trouble(
+        "ObjectRefused", f"this project: the API server refuses {child.kind} {child.name}: {said}; report this", ""
+    )
+
+
+def _passing(error: ApiError) -> bool:
+    """Refusals that end by themselves: a namespace that is going away."""
+    return error.status == 403 and "being terminated" in error.message

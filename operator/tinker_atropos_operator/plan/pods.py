@@ -1,0 +1,163 @@
+"""What keeps a pod from doing its work, in words that name the cause and the next action."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tinker_atropos_operator.plan.observed import Object, condition, label, name_of
+from tinker_atropos_operator.specs import labels
+
+MAX_MESSAGE = 600
+"""Characters of foreign text (kubelet, log lines) in a status message."""
+
+_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
+_CONFIG = frozenset({"CreateContainerConfigError"})
+_START = frozenset({"CreateContainerError", "RunContainerError", "StartError"})
+_SECRET = re.compile(r'secret "(?P<missing>[^"]+)" not found|couldn\'t find key (?P<key>\S+) in Secret \S*/(?P<in>\S+)')
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that is wrong with one pod."""
+
+    reason: str
+    message: str
+    pod: str
+
+    @property
+    def is_missing_secret(self) -> bool:
+        return self.reason == "SecretMissing"
+
+
+def trouble_of(pod: Object) -> Trouble | None:
+    """What is wrong with a pod that should run; None when nothing is, or not yet."""
+    status = pod.get("status") or {}
+    if "deletionTimestamp" in pod["metadata"] or status.get("phase") == "Succeeded":
+        return None
+    for entry in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        found = _container_trouble(pod, entry)
+        if found is not None:
+            return found
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled is not None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        text = cut(str(scheduled.get("message", "")))
+        return Trouble(
+            "Unschedulable",
+            f"your cluster has no place for the pod {name_of(pod)} of {part_of(pod)}: {text}; add "
+            "capacity, or change the "
+            "pod template or the volume",
+            name_of(pod),
+        )
+    return None
+
+
+def first_trouble(pods: Iterable[Object]) -> Trouble | None:
+    """The trouble that explains most: a missing Secret before a pull error before the rest."""
+    found = [trouble for trouble in map(trouble_of, pods) if trouble is not None]
+    order = ["SecretMissing", "ConfigurationMissing", "ImagePullFailed", "ContainerCannotStart", "Unschedulable"]
+    rank = {reason: index for index, reason in enumerate(order)}
+    return min(found, key=lambda trouble: rank.get(trouble.reason, len(order)), default=None)
+
+
+def part_of(pod: Object) -> str:
+    """The part of the run that a pod is, for people."""
+    component = label(pod, labels.COMPONENT)
+    if component == labels.ENVIRONMENT_COMPONENT:
+        return f"environment {label(pod, labels.ENVIRONMENT)}"
+    return {
+        labels.API_SERVER: "the API server",
+        labels.TRAINER: "the trainer",
+        labels.LOCAL_TINKER: "the local Tinker server",
+    }.get(component or "", "the run")
+
+
+def _container_trouble(pod: Object, entry: Object) -> Trouble | None:
+    waiting = (entry.get("state") or {}).get("waiting") or {}
+    reason, text = str(waiting.get("reason", "")), cut(str(waiting.get("message", "")))
+    part, pod_name, container = part_of(pod), name_of(pod), str(entry.get("name", ""))
+    if reason in _PULL:
+        image = _image(pod, container) or str(entry.get("image", ""))
+        is_program = container == "environment"
+        kind = "your environment" if is_program else "this project"
+        place = "environments[].image of a new run" if is_program else "the operator's runImages"
+        return Trouble(
+            "ImagePullFailed",
+            f"{kind}: the image {image} of {part} cannot be pulled: {text or reason}; correct "
+            f"{place}, or make the image "
+            "available to the nodes",
+            pod_name,
+        )
+    if reason in _CONFIG:
+        secret = _SECRET.search(str(waiting.get("message", "")))
+        if secret and secret["missing"]:
+            name = secret["missing"]
+            return Trouble(
+                "SecretMissing",
+                f"your config: the Secret {name} that {part} needs does not exist; create it with "
+                f"`kubectl create secret generic {name} --from-literal=api-key=…` in the run's namespace",
+                pod_name,
+            )
+        if secret:
+            return Trouble(
+                "SecretMissing",
+                f"your config: the Secret {secret['in']} that {part} needs has no key "
+                f"{secret['key']}; add the key, or name "
+                "the right one in tinkerAPI.keySecretRef of a new run",
+                pod_name,
+            )
+        return Trouble("ConfigurationMissing", f"your config: {part} cannot be configured: {text or reason}", pod_name)
+    if reason in _START:
+        return Trouble(
+            "ContainerCannotStart",
+            f"{'your environment' if container == 'environment' else 'this project'}: the container "
+            f"{container} of {part} "
+            f"cannot be started: {text or reason}; check its command and image",
+            pod_name,
+        )
+    if reason == "CrashLoopBackOff":
+        return Trouble("CrashLoop", _crash(entry, part, container, pod_name), pod_name)
+    return None
+
+
+def _crash(entry: Object, part: str, container: str, pod: str) -> str:
+    last = (entry.get("lastState") or {}).get("terminated") or {}
+    kind = "your environment" if container == "environment" else "this project"
+    end = exit_text(last)
+    said = last_lines(str(last.get("message", "")))
+    return (
+        f"{kind}: {container} of {part} ended {entry.get('restartCount', 0)} times, last with {end}"
+        + (f", saying: {said}" if said else "")
+        + f"; see kubectl logs {pod} -c {container} --previous"
+    )
+
+
+def exit_text(terminated: Object) -> str:
+    """How a container ended, in a few words."""
+    reason = str(terminated.get("reason", ""))
+    code = terminated.get("exitCode")
+    if reason == "OOMKilled":
+        return "OOMKilled (out of memory: raise its limit)"
+    return f"exit status {code}" if code is not None else (reason or "an unknown status")
+
+
+def last_lines(text: str, limit: int = 300) -> str:
+    """The end of a program's output, where the cause stands."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return " / ".join(lines)[-limit:]
+
+
+def cut(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Foreign text of bearable length, on one line."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
+
+
+def _image(pod: Object, container: str) -> str | None:
+    """The image as it was asked for; the status holds what the runtime made of it."""
+    spec = pod.get("spec") or {}
+    for entry in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        if entry.get("name") == container:
+            return str(entry.get("image"))
+    return None

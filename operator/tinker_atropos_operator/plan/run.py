@@ -1,0 +1,275 @@
+"""The one decision: given a run, what is there of it, and the time, what should be there and what its status should
+say.
+
+Pure: no clock, no network, no memory of its own. Everything else in the operator carries this out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tinker_atropos.run import names
+from tinker_atropos.run.model import RunSpec
+from tinker_atropos_operator.plan.admission import Admission, admit
+from tinker_atropos_operator.plan.attempts import attempts, close_last
+from tinker_atropos_operator.plan.conditions import Condition
+from tinker_atropos_operator.plan.deadlines import Deadline, secret_deadline, startup_deadline
+from tinker_atropos_operator.plan.environments import EnvironmentState, environment_states
+from tinker_atropos_operator.plan.observed import Observed, Run, is_true, name_of, parse_time
+from tinker_atropos_operator.plan.pods import Trouble
+from tinker_atropos_operator.plan.progress import Heard, left_behind, newest, progress_fields
+from tinker_atropos_operator.plan.servers import (
+    api_server_state,
+    local_tinker_record,
+    local_tinker_state,
+    weights_lost,
+)
+from tinker_atropos_operator.plan.status import (
+    Ending,
+    Facts,
+    assemble,
+    blocking_trouble,
+    conditions_of,
+    ended_conditions,
+    environment_entries,
+    missing,
+    silence_limit,
+    times,
+)
+from tinker_atropos_operator.plan.trainer import attempt_of, trainer_state
+from tinker_atropos_operator.specs import labels
+from tinker_atropos_operator.specs.children import running_children
+from tinker_atropos_operator.specs.run_objects import Child, Platform, RunContext
+
+BEGUN_PHASES = frozenset({"Training", "Saving", "Complete"})
+
+
+@dataclass(frozen=True)
+class Delete:
+    """An object that a finished run does not need any more."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that a decision rests on."""
+
+    run: Run
+    observed: Observed
+    platform: Platform
+    now: dt.datetime
+    heard: Heard | None = None
+    """The newest report that came in over HTTPS."""
+    listening_since: dt.datetime | None = None
+    """Since when this operator could have heard reports."""
+    refused: Trouble | None = None
+    """An object that the API server refuses as it is."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do. Children first, then the status, then deletions."""
+
+    children: Sequence[Child] = ()
+    deletions: Sequence[Delete] = ()
+    status: dict[str, Any] | None = None
+    """None = leave it."""
+    changed: Sequence[Condition] = field(default=())
+    """Conditions that changed, for Events."""
+    look_again: float | None = None
+    """Seconds after which time alone may change the decision."""
+
+
+def decide(situation: Situation) -> Decision:
+    """The decision for one run."""
+    run = situation.run
+    if run.deleting:
+        return Decision()  # garbage collection takes what it owns
+    if run.finished:
+        return Decision(deletions=remains(run, situation.observed))
+    admission = admit(run.spec)
+    if admission.spec is None:
+        return _rejected(situation, admission)
+    return _decide(situation, admission.spec, "; ".join(f"spec.{warning}" for warning in admission.warnings))
+
+
+def remains(run: Run, observed: Observed) -> list[Delete]:
+    """What a finished run leaves that still costs something: environments, the API server, a trainer that goes on.
+
+    The local Tinker server stays: the final weights live in it."""
+    kept = names.local_tinker(run.name)
+    found = [Delete("Deployment", name, _uid(body)) for name, body in observed.deployments.items() if name != kept]
+    found += [Delete("Service", name, _uid(body)) for name, body in observed.services.items() if name != kept]
+    for name, body in observed.jobs.items():
+        if not is_true(body, "Complete") and not is_true(body, "Failed") and not is_true(body, "FailureTarget"):
+            found.append(Delete("Job", name, _uid(body)))
+    leaving = {
+        _uid(body) for kind in ("Deployment", "Service", "Job") for body in observed.of(kind).values() if _going(body)
+    }
+    return [delete for delete in found if delete.uid not in leaving]
+
+
+def _uid(body: Any) -> str:
+    return str(body["metadata"]["uid"])
+
+
+def _going(body: Any) -> bool:
+    return "deletionTimestamp" in body["metadata"]
+
+
+def _rejected(situation: Situation, admission: Admission) -> Decision:
+    run = situation.run
+    message = admission.message
+    conditions = [
+        Condition("Ready", "False", "InvalidConfig", message),
+        Condition("Reconciling", "False", "InvalidConfig"),
+        Condition("Stalled", "True", "InvalidConfig", message),
+        Condition("Complete", "False", "InvalidConfig"),
+        Condition("Failed", "False", "InvalidConfig"),
+    ]
+    fields = {key: value for key, value in run.status.items() if key not in _COMPUTED}
+    status, changed = assemble(run, conditions, fields, situation.now)
+    return Decision(status=status, changed=changed)
+
+
+_COMPUTED = frozenset({"phase", "message", "observedGeneration", "conditions"})
+
+
+def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
+    run, observed, now = situation.run, situation.observed, situation.now
+    pods = [name_of(pod) for pod in observed.pods_of(labels.TRAINER)]
+    newest_pod = pods[-1] if pods else None
+    words = left_behind(observed, run.uid)
+    if situation.heard is not None:
+        words = sorted([*words, situation.heard], key=lambda heard: heard.at)
+    told = newest(run.status, words, newest_pod)
+    progress = progress_fields(run.status, told)
+    finished = bool(progress.get("samplerWeights")) or (told is not None and told.report.phase == "Complete")
+    attempt = attempt_of(observed, int(run.status.get("trainerAttempt") or 1))
+    trainer = trainer_state(run.name, spec, observed, attempt, finished=finished, now=now)
+    if trainer.next_attempt:
+        attempt += 1
+    step = int(progress.get("step") or 0)
+    spoken = situation.heard.report.phase if situation.heard is not None else None
+    begun = bool(run.status.get("runningTime")) or step > 0 or spoken in BEGUN_PHASES
+    facts = Facts(
+        api_server=api_server_state(run.name, observed),
+        local_tinker=local_tinker_state(run.name, spec, observed),
+        environments=environment_states(run.name, spec.environments, observed),
+        trainer=trainer,
+        begun=begun,
+        heard=situation.heard,
+        silent_since=_silent_since(situation, pods),
+        refused=situation.refused,
+        warnings=warnings,
+    )
+    history = attempts(run.status, told, observed, now)
+    started = times(run, begun, now)
+    deadlines = _deadlines(situation, spec, facts, parse_time(started["startTime"]))
+    total = spec.config.env.total_steps
+    fields: dict[str, Any] = {
+        **progress,
+        **started,
+        "totalSteps": total,
+        "progress": f"{step}/{total}",
+        "attempts": history or None,
+        "trainerAttempt": attempt,
+        "localTinker": local_tinker_record(run, spec, observed),
+    }
+    ending = _ending(situation, spec, facts, deadlines, fields)
+    old_environments = run.status.get("environments") or ()
+    if ending is not None:
+        over = [EnvironmentState(state.name, 0, 0) for state in facts.environments]
+        fields["environments"] = environment_entries(over, told, old_environments)
+        fields["environmentsReady"] = "0/0"
+        fields["completionTime"] = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        fields["attempts"] = close_last(history, "Completed" if ending.complete else ending.reason, now) or None
+        fields.pop("eta", None)
+        status, changed = assemble(run, ended_conditions(ending), fields, now)
+        return Decision(status=status, changed=changed)  # what is left goes once this is written
+    ready = sum(state.ready for state in facts.environments)
+    fields["environments"] = environment_entries(facts.environments, told, old_environments)
+    fields["environmentsReady"] = f"{ready}/{sum(state.desired for state in facts.environments)}"
+    seconds_per_step = float(progress.get("secondsPerStep") or 0)
+    conditions = conditions_of(facts, now, seconds_per_step)
+    status, changed = assemble(run, conditions, fields, now)
+    context = RunContext(run.namespace, run.name, run.uid, spec, run.spec, situation.platform)
+    return Decision(
+        children=running_children(context, attempt),
+        status=status,
+        changed=changed,
+        look_again=_look_again(facts, deadlines, now, seconds_per_step),
+    )
+
+
+def _silent_since(situation: Situation, trainer_pods: Sequence[str]) -> dt.datetime | None:
+    if situation.heard is not None:
+        return situation.heard.at
+    if not trainer_pods:
+        return None
+    newest_pod = situation.observed.pods_of(labels.TRAINER)[-1]
+    since = parse_time(str(newest_pod["metadata"]["creationTimestamp"]))
+    return since if situation.listening_since is None else max(since, situation.listening_since)
+
+
+def _deadlines(situation: Situation, spec: RunSpec, facts: Facts, started: dt.datetime) -> list[Deadline]:
+    """Moments at which the run fails if nothing changes."""
+    if facts.begun:
+        return []
+    waits = missing(facts)
+    heard = facts.heard.report if facts.heard is not None else None
+    if facts.refused is not None:
+        waits = facts.refused.message
+    elif not waits:
+        if heard is None:
+            return []  # every part runs; that no report comes through is no reason to end the run
+        waits = heard.message or f"the trainer is in its phase {heard.phase}"
+    startup = startup_deadline(started, spec.deadlines.startup, spec.deadlines.startup_seconds, waits)
+    blocked = blocking_trouble(facts)
+    if blocked is None or not blocked.is_missing_secret:
+        return [startup]
+    stalled = situation.run.condition("Stalled")
+    known = stalled is not None and stalled.get("status") == "True" and stalled.get("reason") == blocked.reason
+    since = parse_time(str(stalled["lastTransitionTime"])) if known and stalled is not None else situation.now
+    return [secret_deadline(since, startup, blocked.message), startup]
+
+
+def _ending(
+    situation: Situation, spec: RunSpec, facts: Facts, deadlines: Sequence[Deadline], fields: dict[str, Any]
+) -> Ending | None:
+    if facts.trainer.state == "Succeeded":
+        weights = fields.get("samplerWeights")
+        text = (
+            f"{fields.get('step', 0)} steps trained; the final weights are {weights}" if weights else "training is done"
+        )
+        return Ending(True, "Trained", text)
+    lost = weights_lost(situation.run, spec, situation.observed)
+    if lost is not None:
+        return Ending(False, "LocalTinkerLost", lost)
+    if facts.trainer.state == "Failed":
+        return Ending(False, facts.trainer.reason, facts.trainer.message)
+    for deadline in deadlines:
+        if deadline.passed(situation.now):
+            return Ending(False, deadline.reason, deadline.message)
+    return None
+
+
+def _look_again(facts: Facts, deadlines: Sequence[Deadline], now: dt.datetime, seconds_per_step: float) -> float | None:
+    moments = [deadline.seconds_left(now) for deadline in deadlines]
+    if facts.trainer.look_again is not None:
+        moments.append(facts.trainer.look_again)
+    if facts.silent_since is not None and facts.trainer.state == "Running":
+        left = silence_limit(seconds_per_step) - (now - facts.silent_since).total_seconds()
+        if left > 0:
+            moments.append(left)
+    return min(moments) + 0.1 if moments else None
+
+
+def with_refusal(situation: Situation, refused: Trouble) -> Situation:
+    """The same situation, knowing that the API server refuses an object."""
+    return replace(situation, refused=refused)

@@ -1,0 +1,67 @@
+"""The API server's Deployment: trajectory server and gateway in one pod, apart from the trainer.
+
+Apart, so that sampling and queueing go on while a trainer restarts; together, because environments meet both as one
+address."""
+
+from __future__ import annotations
+
+from tinker_atropos.protocol import ports
+from tinker_atropos.run import names
+from tinker_atropos_operator.specs import endpoints, labels, pods
+from tinker_atropos_operator.specs.deployments import deployment
+from tinker_atropos_operator.specs.run_objects import Child, RunContext
+
+STORE_DIR = "/var/lib/tinker-atropos"
+
+
+def api_server(context: RunContext) -> Child:
+    """Deployment of the API server's pod."""
+    spec, images = context.spec, context.platform.settings.images
+    token = names.token_secret(context.name)
+    trajectories = pods.container(
+        "trajectories",
+        images.api_server,
+        command=[pods.PROGRAM, "trajectories"],
+        args=[
+            "--host=0.0.0.0",
+            f"--port={ports.TRAJECTORIES_HTTP}",
+            f"--grpc-port={ports.TRAJECTORIES_GRPC}",
+            f"--store={STORE_DIR}/store",
+            f"--token-file={pods.TOKEN_FILE}",
+        ],
+        mounts=[{"name": "store", "mountPath": STORE_DIR, "subPath": "trajectories"}, pods.TOKEN_MOUNT],
+        ports={"trajectories": ports.TRAJECTORIES_HTTP, "grpc": ports.TRAJECTORIES_GRPC},
+        requests={"cpu": "50m", "memory": "128Mi"},
+    )
+    trajectories["readinessProbe"] = pods.http_probe("/healthz", ports.TRAJECTORIES_HTTP, period=5, failures=3)
+    tokenizer = spec.base_model if spec.tinker_api.local is not None else spec.config.env.tokenizer_name
+    gateway = pods.container(
+        "gateway",
+        images.api_server,
+        command=[pods.PROGRAM, "gateway"],
+        args=[
+            "--host=0.0.0.0",
+            f"--port={ports.GATEWAY_HTTP}",
+            f"--trajectories=127.0.0.1:{ports.TRAJECTORIES_GRPC}",
+            f"--tokenizer={tokenizer}",
+            f"--base-model={spec.base_model}",
+            f"--token-file={pods.TOKEN_FILE}",
+        ],
+        env=pods.tinker_credentials(context, token, endpoints.local_tinker(context.name)),
+        mounts=[pods.TOKEN_MOUNT],
+        ports={"gateway": ports.GATEWAY_HTTP},
+        requests={"cpu": "50m", "memory": "256Mi"},
+    )
+    gateway["readinessProbe"] = pods.http_probe("/healthz", ports.GATEWAY_HTTP, period=5, failures=3)
+    pod = pods.pod_spec(
+        [trajectories, gateway],
+        [{"name": "store", **spec.api_server.store.volume}, pods.token_volume(token)],
+        grace_seconds=30,
+    )
+    return deployment(
+        context,
+        names.api_server(context.name),
+        labels.API_SERVER,
+        pod,
+        inputs=[context.source.get("tinkerAPI"), context.source.get("apiServer"), tokenizer, spec.base_model],
+    )

@@ -1,0 +1,66 @@
+"""Lays a user's pod template over a built one, the way a strategic merge patch would: containers by name, variables
+by name.
+
+Whether the result is a valid pod is for the API server to say (a dry run before anything is made)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from tinker_atropos_operator.specs.run_objects import Object
+
+_MERGED_BY = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+}
+"""Key of an item in lists that are merged item by item; every other list is replaced as a whole."""
+
+_WHOLE_ITEMS = frozenset({"env", "volumes", "volumeMounts", "ports", "imagePullSecrets", "hostAliases"})
+"""Lists whose items are replaced whole: half of one volume source and half of another is neither."""
+
+
+def lay_over(template: Object, overlay: Mapping[str, Any]) -> Object:
+    """The pod template with the overlay's values; labels that selectors rely on stay as built."""
+    if not overlay:
+        return template
+    merged = _merged(template, overlay)
+    built_labels = template.get("metadata", {}).get("labels", {})
+    if isinstance(merged.get("metadata"), dict):
+        given = merged["metadata"].get("labels")
+        merged["metadata"]["labels"] = {**(given if isinstance(given, dict) else {}), **built_labels}
+    return merged
+
+
+def _merged(base: Object, overlay: Mapping[str, Any]) -> Object:
+    result = dict(base)
+    for key, value in overlay.items():
+        present = result.get(key)
+        if isinstance(present, dict) and isinstance(value, Mapping):
+            result[key] = _merged(present, value)
+        elif key in _MERGED_BY and isinstance(present, list) and isinstance(value, list):
+            result[key] = _merged_list(present, value, _MERGED_BY[key], whole=key in _WHOLE_ITEMS)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def _merged_list(base: list[Any], overlay: list[Any], key: str, *, whole: bool) -> list[Any]:
+    result = list(base)
+    places = {item[key]: index for index, item in enumerate(result) if isinstance(item, dict) and key in item}
+    for item in overlay:
+        place = places.get(item.get(key)) if isinstance(item, Mapping) else None
+        if place is None:
+            result.append(copy.deepcopy(item))
+        elif whole:
+            result[place] = copy.deepcopy(dict(item))
+        else:
+            result[place] = _merged(result[place], item)
+    return result
