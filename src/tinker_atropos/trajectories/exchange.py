@@ -209,12 +209,14 @@ class Exchange:
 
     # -- trainers ----------------------------------------------------------------------------------------------------
 
-    async def take_over(self, settings: Settings, holder: str, fallback: pb.State | None) -> bool:
+    async def take_over(
+        self, settings: Settings, holder: str, fallback: pb.State | None, after_epoch: int = 0
+    ) -> bool:
         """Grant a new epoch; True when no trainer was here before."""
 
         async def take_over() -> bool:
             fresh = self.ledger.epoch == 0
-            await self._write((self.ledger.take_over(settings, holder, fallback, self._clock()),))
+            await self._write((self.ledger.take_over(settings, holder, fallback, self._clock(), after_epoch),))
             self._delivering.clear()
             return fresh
 
@@ -324,7 +326,7 @@ class Exchange:
 
     async def record(self, instance: str, version: Version, digests: Sequence[bytes]) -> None:
         if digests:
-            event: Event = {"t": "recorded", "inst": instance, "ver": version, "digs": b"".join(digests).hex()}
+            event: Event = {"t": "recorded", "inst": instance, "ver": list(version), "digs": b"".join(digests).hex()}
             await asyncio.shield(self._write((event,)))
 
     # -- plain trainers ----------------------------------------------------------------------------------------------

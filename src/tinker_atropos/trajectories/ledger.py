@@ -37,6 +37,10 @@ class FencedError(LedgerError):
     """The caller's epoch does not hold the run."""
 
 
+class UnknownEpochError(LedgerError):
+    """The caller's epoch was never granted here: the store that granted it is gone."""
+
+
 class UnknownLeaseError(LedgerError):
     """No such lease."""
 
@@ -186,12 +190,15 @@ class Ledger:
     def check_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             if epoch > self.epoch:
-                raise FencedError(
+                raise UnknownEpochError(
                     f"epoch {epoch} was never granted here: epoch {self.epoch} holds the run; take it over again"
                 )
             raise FencedError(f"epoch {epoch} is fenced: epoch {self.epoch} holds the run")
 
-    def take_over(self, settings: Settings, holder: str, fallback: pb.State | None, now: float) -> Event:
+    def take_over(
+        self, settings: Settings, holder: str, fallback: pb.State | None, now: float, after_epoch: int = 0
+    ) -> Event:
+        """after_epoch: newest epoch that the caller knows from elsewhere; a store that was lost must not repeat it."""
         mine, theirs = self.settings.run_id, settings.run_id
         if mine and theirs and mine != theirs:
             raise LedgerError(
@@ -200,7 +207,7 @@ class Ledger:
         state = self.state or fallback
         event: Event = {
             "t": "taken",
-            "epoch": self.epoch + 1,
+            "epoch": max(self.epoch, after_epoch) + 1,
             "holder": holder,
             "settings": settings.to_json(),
             "step": state.step if state else 0,

@@ -17,7 +17,7 @@ from tinker_atropos.protocol.identity import bearer
 from tinker_atropos.protocol.versions import DIGEST_SIZE
 from tinker_atropos.trajectories import batches
 from tinker_atropos.trajectories.exchange import LEASE_SECONDS, MAX_WAIT_SECONDS, Exchange
-from tinker_atropos.trajectories.ledger import Batch, LedgerError, UnknownLeaseError
+from tinker_atropos.trajectories.ledger import Batch, LedgerError, UnknownEpochError, UnknownLeaseError
 from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
 from tinker_atropos.trajectories.store import StoreUnavailableError
@@ -49,7 +49,7 @@ class Service(pb_grpc.TrajectoriesServicer):
 
         async def answer() -> pb.TakeoverResponse:
             settings = Settings.from_message(request.settings)
-            fresh = await self._exchange.take_over(settings, request.holder, fallback)
+            fresh = await self._exchange.take_over(settings, request.holder, fallback, request.after_epoch)
             ledger = self._exchange.ledger
             replayed = sum(batch.replay for batch in ledger.batches.values())
             return pb.TakeoverResponse(
@@ -168,6 +168,8 @@ async def _answer(context: Context, answer: Callable[[], Awaitable[T]]) -> T:
         return await answer()
     except (_InvalidRequestError, InvalidSettingsError) as error:
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, error)
+    except UnknownEpochError as error:
+        await _abort(context, grpc.StatusCode.ABORTED, error)
     except UnknownLeaseError as error:
         await _abort(context, grpc.StatusCode.NOT_FOUND, error)
     except LedgerError as error:
