@@ -210,12 +210,9 @@ class Connection(asyncio.Protocol):
                     logger.exception("%s failed", where)
                     response = error_response(500, "an error of this server; its log tells more")
                 keep = isinstance(item, Request) and item.keep_alive
-                if self._lost:
-                    if response.delivered is not None:
-                        response.delivered(False)
-                elif response.stream is not None:
+                if response.stream is not None:
                     await self._send_stream(response, keep)
-                else:
+                elif not self._lost:
                     self._send(response, keep)
                 self._finish(keep, response)
                 if not self._waiting or self._lost:
@@ -239,6 +236,8 @@ class Connection(asyncio.Protocol):
 
     async def _send_stream(self, response: Response, keep: bool) -> None:
         assert response.stream is not None
+        if self._lost:
+            return
         self._transport.set_write_buffer_limits(_DRAIN_ABOVE)
         self._transport.write(self._head(response, keep, "Transfer-Encoding: chunked\r\n"))
         try:
@@ -255,8 +254,11 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, keep: bool, response: Response) -> None:
         """The answer is written; whoever asked is told once it is known whether it arrived."""
-        if response.delivered is not None and not self._lost:
-            self._unconfirmed = response.delivered
+        if response.delivered is not None:
+            if self._lost:
+                response.delivered(False)
+            else:
+                self._unconfirmed = response.delivered
         if self._lost or (keep and not self._shutting):
             return
         if self._closing and self._transport.can_write_eof():

@@ -64,7 +64,10 @@ async def serve(options: Options) -> None:
     rpc = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
     add_service: Callable[[Service, grpc.aio.Server], None] = pb_grpc.add_TrajectoriesServicer_to_server
     add_service(Service(exchange), rpc)
-    grpc_port = rpc.add_insecure_port(f"{options.host}:{options.grpc_port}")
+    try:
+        grpc_port = rpc.add_insecure_port(f"{options.host}:{options.grpc_port}")
+    except RuntimeError:
+        raise OSError(f"gRPC port {options.grpc_port} is taken") from None
     await rpc.start()
     port = http.sockets[0].getsockname()[1]
     sums = exchange.ledger.sums()

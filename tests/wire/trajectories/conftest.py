@@ -1,0 +1,216 @@
+"""A real trajectory server as a process, for tests that talk to it, kill it and start it again."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.protocol import trajectories_pb2_grpc as pb_grpc
+
+REGISTRATION = {
+    "wandb_group": "g", "wandb_project": "p", "batch_size": 16, "max_token_len": 4096, "checkpoint_dir": "ckpt",
+    "save_checkpoint_interval": 5, "starting_step": 0, "num_steps": 100,
+}  # fmt: skip
+
+
+def free_port() -> int:
+    """A port below the range that the kernel gives to outgoing connections, so that it is still free after a restart."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class Server:
+    """One `tinker-atropos trajectories` on its own store, and its two front ends."""
+
+    REGISTRATION = REGISTRATION
+    pb = pb
+
+    def __init__(self, folder: Path, token: str = "", arguments: Sequence[str] = ()) -> None:
+        self.store = folder / "store"
+        self.log = folder / "server.log"
+        self.port, self.grpc_port = free_port(), free_port()
+        self.token = token
+        self.arguments = arguments
+        self.process: subprocess.Popen[bytes] | None = None
+        self._channel: grpc.Channel | None = None
+
+    def start(self) -> None:
+        command = [
+            sys.executable, "-m", "tinker_atropos.cli.main", "trajectories", "--port", str(self.port),
+            "--grpc-port", str(self.grpc_port), "--store", str(self.store), *self.arguments,
+        ]  # fmt: skip
+        environment = {**os.environ, "TINKER_ATROPOS_TRAJECTORIES_TOKEN": self.token}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, env=environment)
+        deadline = time.monotonic() + 60
+        while True:
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            with contextlib.suppress(OSError):
+                if self.call("GET", "/healthz")[0] == 200:
+                    return
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def stop(self) -> int:
+        if self.process is None:
+            return 0
+        if self._channel is not None:
+            self._channel.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(20)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    @property
+    def rpc(self) -> pb_grpc.TrajectoriesStub:
+        if self._channel is None:
+            options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+            self._channel = grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}", options)
+            grpc.channel_ready_future(self._channel).result(30)
+        return pb_grpc.TrajectoriesStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def call(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, raw: bool = False
+    ) -> tuple[int, Any]:
+        """One request on a connection of its own: status and decoded answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            sent = {"Content-Type": "application/json", **(headers or {})}
+            if self.token and "Authorization" not in sent:
+                sent["Authorization"] = f"Bearer {self.token}"
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, data, sent)
+            answer = connection.getresponse()
+            content = answer.read()
+            self.answer_headers = dict(answer.getheaders())
+            return answer.status, content if raw else json.loads(content)
+        finally:
+            connection.close()
+
+    def get(self, path: str, body: Any = None) -> Any:
+        status, answer = self.call("GET", path, body)
+        assert status == 200, (status, answer)
+        return answer
+
+    def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Any:
+        status, answer = self.call("POST", path, body, headers)
+        assert status == 200, (status, answer)
+        return answer
+
+    # -- what tests do again and again -------------------------------------------------------------------------------
+
+    def take_over(self, run_id: str = "run", batch_size: int = 16, **settings: Any) -> pb.TakeoverResponse:
+        wanted = pb.RunSettings(run_id=run_id, batch_size=batch_size, total_steps=50, **settings)
+        return self.rpc.Takeover(pb.TakeoverRequest(settings=wanted, holder="test"))
+
+    def lease(self, epoch: int, step: int, wait: float = 0.0) -> pb.Batch | None:
+        answer = self.rpc.Lease(pb.LeaseRequest(epoch=epoch, for_step=step, wait_seconds=wait))
+        return answer.batch if answer.HasField("batch") else None
+
+    def ack(self, epoch: int, batch: pb.Batch) -> None:
+        self.rpc.Ack(pb.AckRequest(epoch=epoch, lease_id=batch.lease_id, step=batch.for_step))
+
+    def cover(self, epoch: int, step: int) -> None:
+        state = pb.State(step=step, checkpoint_path=f"tinker://{step}", rng=b"\x00\xff", cursor="c")
+        self.rpc.Cover(pb.CoverRequest(epoch=epoch, state=state))
+
+    def register(self, **changes: Any) -> Any:
+        return self.post("/register", {**REGISTRATION, **changes})
+
+    def register_env(
+        self, name: str = "e", group_size: int = 4, headers: dict[str, str] | None = None, **more: Any
+    ) -> Any:
+        body = {"max_token_length": 64, "desired_name": name, "weight": 1.0, "group_size": group_size, **more}
+        return self.post("/register-env", body, headers)
+
+    def ledger(self) -> list[Any]:
+        entries: list[Any] = []
+        after = 0
+        while after is not None:
+            page = self.get(f"/ledger?after={after}&limit=1000")
+            entries += page["entries"]
+            after = page["next"]
+        return entries
+
+    @staticmethod
+    def group(seed: int, sequences: int = 4, length: int = 8, **fields: Any) -> dict[str, Any]:
+        """A group whose scores carry its number."""
+        rng = random.Random(seed)
+        prompt = length // 2
+        tokens = [[rng.randrange(1000) for _ in range(length)] for _ in range(sequences)]
+        return {
+            "tokens": tokens,
+            "masks": [[-100] * prompt + row[prompt:] for row in tokens],
+            "scores": [float(seed)] * sequences,
+            "inference_logprobs": [
+                [1.0] * prompt + [-rng.random() for _ in range(length - prompt)] for _ in range(sequences)
+            ],
+            "env_id": 0,
+            **fields,
+        }
+
+    @staticmethod
+    def numbers(batch: Any) -> list[int]:
+        """The numbers that `group` put into the scores of a batch."""
+        if isinstance(batch, pb.Batch):
+            return [int(item.sequences[0].score) for item in batch.groups]
+        return [int(item["scores"][0]) for item in batch["batch"]]
+
+    @staticmethod
+    def zipped(content: Any) -> bytes:
+        return gzip.compress(json.dumps(content).encode())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Servers with options of their own."""
+    made: list[Server] = []
+
+    def make(**options: Any) -> Server:
+        folder = tmp_path / f"server-{len(made)}"
+        folder.mkdir()
+        made.append(Server(folder, **options))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()
