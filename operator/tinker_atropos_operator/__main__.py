@@ -210,14 +210,19 @@ def _serve(settings: Settings, log_level: str) -> int:
     async def serve() -> int:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+
+        def take_signals() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop.set)
+
+        take_signals()
         try:
             operator = await Operator.create(settings)
         except ConfigException as error:
             raise click.ClickException(f"no cluster: {error}; run it in a pod, or give --kubeconfig") from error
         except ApiError as error:
             raise click.ClickException(f"the API server refuses: {error}") from error
+        operator.on_watching = take_signals
         return 0 if await operator.run(stop) else 1
 
     return asyncio.run(serve())

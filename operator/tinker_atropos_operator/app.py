@@ -46,6 +46,8 @@ class Operator:
 
     def __init__(self, settings: Settings, kube: Kube, keys: authority.Authority) -> None:
         self.settings = settings
+        self.on_watching: Callable[[], object] = lambda: None
+        """Called when the watches run: kopf takes the process' signal handlers when it starts."""
         self._kube = kube
         self._keys = keys
         self.cache = Cache()
@@ -150,6 +152,12 @@ class Operator:
         watching = asyncio.Event()
         stop_watching = asyncio.Event()
         background.start("watches", self.watcher.watch(stop_watching, watching), on_stop=stop_watching.set)
+        started = background.start("start of the watches", watching.wait())
+        await background.first_ended()
+        if not started.done() or started.cancelled():
+            return stop.is_set()
+        background.forget(started)
+        self.on_watching()
         for _ in range(self.settings.workers):
             background.start("worker", self.reconciler.work())
         self.health.canary = self.canary

@@ -1,0 +1,79 @@
+{{- define "tinker-atropos.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "tinker-atropos.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "tinker-atropos.name" . }}
+{{- if contains $name .Release.Name }}
+{{- printf "%s-operator" .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s-operator" .Release.Name $name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tinker-atropos.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "tinker-atropos.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "tinker-atropos.labels" -}}
+{{ include "tinker-atropos.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "tinker-atropos.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "tinker-atropos.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- required "serviceAccount.name is needed when serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* Reference of an image: (list image chart) */}}
+{{- define "tinker-atropos.image" -}}
+{{- $image := index . 0 }}{{- $chart := index . 1 -}}
+{{- printf "%s:%s" $image.repository (default $chart.AppVersion $image.tag) }}
+{{- end }}
+
+{{/* What the operator may do to runs and their objects, in every namespace that it looks after. */}}
+{{- define "tinker-atropos.runRules" -}}
+- apiGroups: [tinker-atropos.dev]
+  resources: [tinkeratroposruns]
+  verbs: [get, list, watch]
+- apiGroups: [tinker-atropos.dev]
+  resources: [tinkeratroposruns/status]
+  verbs: [patch]
+# Owner references that block their owner's deletion need this where the API server checks it.
+- apiGroups: [tinker-atropos.dev]
+  resources: [tinkeratroposruns/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+# Each run's token is written, and no Secret of a run's namespace is ever read.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create]
+{{- end }}
