@@ -369,7 +369,7 @@ class Routes:
                         "state": group.state,
                         "sequences": group.sequences,
                         "tokens": group.tokens,
-                        "oldest": group.oldest,
+                        "oldest": list(group.oldest) if group.oldest else None,
                         "batch": group.batch,
                         "epoch": group.epoch,
                         "step": group.step,

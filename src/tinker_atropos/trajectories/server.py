@@ -65,7 +65,8 @@ async def serve(options: Options) -> None:
     add_service: Callable[[Service, grpc.aio.Server], None] = pb_grpc.add_TrajectoriesServicer_to_server
     add_service(Service(exchange), rpc)
     try:
-        grpc_port = rpc.add_insecure_port(f"{options.host}:{options.grpc_port}")
+        address = f"[{options.host}]" if ":" in options.host else options.host
+        grpc_port = rpc.add_insecure_port(f"{address}:{options.grpc_port}")
     except RuntimeError:
         raise OSError(f"gRPC port {options.grpc_port} is taken") from None
     await rpc.start()

@@ -14,6 +14,7 @@ from tinker_atropos.trajectories.ledger import (
     GroupState,
     Ledger,
     LedgerError,
+    UnknownEpochError,
     UnknownLeaseError,
     fold,
 )
@@ -253,7 +254,7 @@ class TestTakeover:
 
     def test_an_epoch_that_was_never_granted_is_refused(self) -> None:
         run, _ = started(4)
-        with pytest.raises(FencedError, match="epoch 7 was never granted here"):
+        with pytest.raises(UnknownEpochError, match="epoch 7 was never granted here"):
             run.ledger.check_epoch(7)
 
     def test_a_store_of_another_run_is_refused(self) -> None:
@@ -273,6 +274,13 @@ class TestTakeover:
         run.cover(epoch, 1)
         run.take_over(fallback=pb.State(step=7, checkpoint_path="tinker://7"))
         assert run.ledger.step == 1
+
+    def test_a_lost_store_does_not_grant_an_epoch_again(self) -> None:
+        run = Run()
+        run.write(run.ledger.take_over(run.settings, "t", None, run.now, after_epoch=6))
+        assert run.ledger.epoch == 7
+        with pytest.raises(FencedError):
+            run.ledger.check_epoch(6)
 
     def test_another_batch_size_cuts_anew(self) -> None:
         run, epoch = started(4)

@@ -30,7 +30,7 @@ REGISTRATION = {
 
 
 def free_port() -> int:
-    """A port below the range that the kernel gives to outgoing connections, so that it is still free after a restart."""
+    """A port that the kernel gives to no outgoing connection, so that it is still free after a restart."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
