@@ -8,7 +8,7 @@ ENVIRONMENT_HEADER = "X-Tinker-Atropos-Environment"
 INSTANCE_HEADER = "X-Tinker-Atropos-Instance"
 """One process of an environment: the pod's name in a cluster."""
 
-POST_HEADER = "X-Tinker-Atropos-Post"
+POST_HEADER = "Idempotency-Key"
 """Unique for each post of an environment and the same when the relay sends it again: a repeated post is stored once."""
 
 AUTHORIZATION_HEADER = "Authorization"

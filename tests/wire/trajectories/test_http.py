@@ -256,7 +256,7 @@ class TestPosts:
         headers = {
             "X-Tinker-Atropos-Instance": "e-0",
             "X-Tinker-Atropos-Environment": "e",
-            "X-Tinker-Atropos-Post": "17",
+            "Idempotency-Key": "17",
         }
         assert server.post("/scored_data", server.group(1), headers) == {"status": "received"}
         assert server.post("/scored_data", server.group(1), headers) == {"status": "received", "duplicate": True}
