@@ -70,7 +70,7 @@ def _filter(scores: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:
     kept = _at_least(probabilities, jnp.ones_like(probabilities), wanted) | (top_k <= 0)[:, None]
     probabilities = jnp.where(kept, probabilities, 0.0)
     probabilities = probabilities / probabilities.sum(-1, keepdims=True)
-    kept &= _at_least(probabilities, probabilities, top_p - 1e-6) | (top_p >= 1)[:, None]
+    kept &= _at_least(probabilities, probabilities, top_p * (1 - 1e-6)) | (top_p >= 1)[:, None]
     return jnp.where(kept, scores, -jnp.inf)
 
 

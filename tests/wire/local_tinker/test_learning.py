@@ -1,4 +1,4 @@
-"""The server really trains: a reward that the tiny model seldom gets at first is nearly always got after a few steps."""
+"""The server really trains: a reward that the tiny model seldom gets at first, it nearly always gets in the end."""
 
 from __future__ import annotations
 
