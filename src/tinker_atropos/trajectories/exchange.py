@@ -97,7 +97,7 @@ class Exchange:
 
     def _write(self, events: Sequence[Event], payload: tuple[int, bytes] | None = None) -> asyncio.Future[None]:
         """Durable, then applied; applied in the order of the calls whether or not the caller still waits."""
-        entry = orjson.dumps(events[0] if len(events) == 1 else list(events), default=tuple)  # a Version is a tuple
+        entry = orjson.dumps(events[0] if len(events) == 1 else list(events))
         future = self._store.append(entry, payload)
         future.add_done_callback(lambda done: self._applied(done, events))
         return future
