@@ -19,8 +19,9 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from build_configuration import secrets
 from catalog import IMAGES, PREFIX, ROOT
@@ -94,8 +95,9 @@ class Docker:
         file = ["--file", f"images/{image}/Dockerfile"]
         _must(["docker", "build", *file, *tags, *arguments, str(ROOT)], f"building {image}", {"DOCKER_BUILDKIT": "1"})
 
-    def save(self, names: list[str], archive: Path, present: dict[str, int]) -> None:
-        _must(["docker", "save", "--output", str(archive), *names], "saving images")
+    def export(self, names: list[str], present: dict[str, int], sink: IO[bytes]) -> None:
+        if subprocess.run(["docker", "save", *names], stdout=sink, check=False).returncode != 0:
+            raise ClusterError(f"docker save {' '.join(names)} failed")
 
     def push(self, name: str, target: str) -> None:
         _must(["docker", "tag", name, target], f"tagging {target}")
@@ -144,13 +146,13 @@ class Buildah:
             {"BUILDAH_ISOLATION": "chroot"},
         )
 
-    def save(self, names: list[str], archive: Path, present: dict[str, int]) -> None:
+    def export(self, names: list[str], present: dict[str, int], sink: IO[bytes]) -> None:
         """All images as one OCI archive, shared layers once, without the blobs that the node already has.
 
-        Pushing uncompressed is several times faster than it would be with gzip; and a blob that is present at its
-        destination is not copied, so what the node has is stood in for by an empty (sparse) file of the same size.
+        Nothing is compressed: gzip would take several times longer than all the rest. A blob that is there already is
+        not copied, so what the node has is stood in for by an empty (sparse) file of the same size.
         """
-        with tempfile.TemporaryDirectory(prefix="images-", dir=archive.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix="images-") as folder:
             oci = Path(folder)
             blobs = oci / "blobs" / "sha256"
             blobs.mkdir(parents=True)
@@ -158,9 +160,9 @@ class Buildah:
                 with (blobs / digest).open("wb") as stand_in:
                     stand_in.truncate(size)
             for name in names:
-                push = ["buildah", "push", "--quiet", "--disable-compression", "--format", "oci"]
-                _must([*push, name, f"oci:{oci}:{name}"], f"exporting {name}")
-            with tarfile.open(archive, "w") as tar:
+                copy = ["skopeo", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers"]
+                _must([*copy, f"containers-storage:{name}", f"oci:{oci}:{name}"], f"exporting {name}")
+            with tarfile.open(fileobj=sink, mode="w|", bufsize=1 << 20) as tar:
                 for file in ("oci-layout", "index.json"):
                     tar.add(oci / file, file)
                 for blob in sorted(blobs.iterdir()):
@@ -194,9 +196,7 @@ def build(builder: Docker | Buildah) -> str:
             return tag
         builder.prepare()
         started = time.monotonic()
-        say(
-            f"building images {tag} with {builder.name} (usually 4-6 min the first time, 20 s after a change of code) ..."
-        )
+        say(f"building images {tag} with {builder.name} (usually 4-6 min the first time, 20 s later) ...")
         with tempfile.TemporaryDirectory(prefix="build-") as folder:
             arguments = secrets(Path(folder))
             for name in ORDER:
@@ -220,13 +220,12 @@ def load(builder: Docker | Buildah, name: str) -> str:
     if not missing:
         say(f"images {tag} are already in cluster {name!r}")
         return tag
-    with (
-        step(f"loading {len(missing)} images into cluster {name!r}", "20-40 s the first time, 5 s later"),
-        tempfile.TemporaryDirectory(prefix="load-", dir=layout(name).root) as folder,
-    ):
-        archive = Path(folder) / "images.tar"
-        builder.save(missing, archive, containers.blobs(layout(name)))
-        containers.load_archive(layout(name), archive)
+    with step(f"loading {len(missing)} images into cluster {name!r}", "60-90 s the first time, 5-10 s later"):
+        importing = containers.importer(layout(name))
+        assert importing.stdin is not None
+        with suppress(BrokenPipeError):  # its own error says why it stopped reading
+            builder.export(missing, containers.blobs(layout(name)), importing.stdin)
+        containers.finish_import(importing)
     return tag
 
 

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 from singlenode import network, processes
@@ -101,11 +102,24 @@ def _ctr(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def importer(layout: Layout) -> subprocess.Popen[bytes]:
+    """A process that imports the images of the OCI or Docker archive that is written to its stdin."""
+    command = ["ctr", "-a", str(layout.containerd_socket), "-n", "k8s.io", "images", "import", "-"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish_import(importing: subprocess.Popen[bytes]) -> None:
+    _, said = importing.communicate()
+    if importing.returncode != 0:
+        raise ClusterError(f"the images could not be imported into the node: {said.decode(errors='replace').strip()}")
+
+
 def load_archive(layout: Layout, archive: Path) -> None:
-    """Import every image of an OCI or Docker archive; what is already there is not copied again."""
-    done = _ctr(layout, "images", "import", str(archive))
-    if done.returncode != 0:
-        raise ClusterError(f"{archive} could not be imported as images: {done.stderr.strip() or done.stdout.strip()}")
+    importing = importer(layout)
+    assert importing.stdin is not None
+    with archive.open("rb") as source, suppress(BrokenPipeError):  # its own error says why it stopped reading
+        shutil.copyfileobj(source, importing.stdin, 1 << 20)
+    finish_import(importing)
 
 
 def images(layout: Layout) -> list[str]:

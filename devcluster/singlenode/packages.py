@@ -25,7 +25,12 @@ NODE = {
     "mount": "mount",
     "openssl": "openssl",
 }
-IMAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
+IMAGES = {
+    "buildah": "buildah",
+    "skopeo": "skopeo",
+    "debootstrap": "debootstrap",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+}
 
 
 def search_path() -> str:
