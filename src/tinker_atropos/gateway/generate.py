@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,9 @@ class Generator:
                     raise UnavailableError(f"the service returned {len(answer.sequences)} sequences of {samples}")
                 return active, answer
             except RefusedError as error:
+                if asked.top_logprobs:  # not every service knows the likely tokens; the sampled one it always knows
+                    asked = replace(asked, top_logprobs=0)
+                    continue
                 raise RequestError(f"the Tinker service refuses the request: {error}") from error
             except SamplerGoneError:
                 self._metrics.retries.labels("sampler_gone").inc()

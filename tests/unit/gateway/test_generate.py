@@ -181,6 +181,18 @@ async def test_a_refused_request_is_the_clients_error(text: Text) -> None:
     assert world.records == []
 
 
+async def test_a_service_without_likely_tokens_is_asked_without_them(text: Text) -> None:
+    def answer(call: int, prompt: list[int], samples: int, sampling: ServiceSampling) -> ServiceAnswer:
+        if sampling.top_logprobs:
+            raise RefusedError("topk_sample_logprobs: not offered")
+        return sequences([10])
+
+    world = World(answer)
+    (result,) = await world.generate(text, [[5]], top_logprobs=3)
+    assert result.completions[0].top is None
+    assert len(world.sampler.calls) == 2
+
+
 async def test_a_sampler_that_is_gone_is_replaced(text: Text) -> None:
     def answer(call: int, *rest: Any) -> ServiceAnswer:
         if call == 1:
