@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 WATCHED: tuple[Resource, ...] = (RUNS, *OWNED, PODS)
 MISSING_CRD_PAUSE = 5.0
+STOP_SECONDS = 5.0
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
@@ -121,21 +122,33 @@ class Watcher:
             self._queue.add(key)
 
     async def watch(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
-        """Watch until `stop`. Returns or raises when kopf ends."""
+        """Watch until `stop`. Returns or raises when kopf ends by itself.
+
+        kopf's own way to run and stop (`kopf.operator`) cancels every task of the event loop that began after it, ours
+        too; so its tasks are waited for and ended here."""
         registry = kopf.OperatorRegistry()
         for resource in WATCHED:
             self._register(registry, resource)
         kopf.on.login(registry=registry)(self._login)
         namespaces = self.namespaces
-        await kopf.operator(
+        tasks = await kopf.spawn_tasks(
             registry=registry,
             settings=self._kopf_settings(),
             standalone=True,
             clusterwide=namespaces is None,
             namespaces=namespaces or (),
-            stop_flag=stop,
-            ready_flag=ready,
         )
+        stopped = asyncio.create_task(stop.wait())
+        ready.set()
+        try:
+            done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*tasks, stopped):
+                task.cancel()
+            await asyncio.wait([*tasks, stopped], timeout=STOP_SECONDS)
+        for task in done:
+            if task is not stopped and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     def _register(self, registry: kopf.OperatorRegistry, resource: Resource) -> None:
         kind = resource.kind

@@ -9,7 +9,7 @@ from tinker_atropos.protocol import ports
 from tinker_atropos.run import names
 from tinker_atropos_operator.specs import endpoints, labels, pods
 from tinker_atropos_operator.specs.deployments import deployment
-from tinker_atropos_operator.specs.run_objects import Child, RunContext
+from tinker_atropos_operator.specs.run_objects import Child, Object, RunContext
 
 STORE_DIR = "/var/lib/tinker-atropos"
 
@@ -33,7 +33,7 @@ def api_server(context: RunContext) -> Child:
         ports={"trajectories": ports.TRAJECTORIES_HTTP, "grpc": ports.TRAJECTORIES_GRPC},
         requests={"cpu": "50m", "memory": "128Mi"},
     )
-    trajectories["readinessProbe"] = pods.http_probe("/healthz", ports.TRAJECTORIES_HTTP, period=5, failures=3)
+    _probe(trajectories, ports.TRAJECTORIES_HTTP)
     tokenizer = spec.base_model if spec.tinker_api.local is not None else spec.config.env.tokenizer_name
     gateway = pods.container(
         "gateway",
@@ -52,7 +52,7 @@ def api_server(context: RunContext) -> Child:
         ports={"gateway": ports.GATEWAY_HTTP},
         requests={"cpu": "50m", "memory": "256Mi"},
     )
-    gateway["readinessProbe"] = pods.http_probe("/healthz", ports.GATEWAY_HTTP, period=5, failures=3)
+    _probe(gateway, ports.GATEWAY_HTTP)
     pod = pods.pod_spec(
         [trajectories, gateway],
         [{"name": "store", **spec.api_server.store.volume}, pods.token_volume(token)],
@@ -65,3 +65,9 @@ def api_server(context: RunContext) -> Child:
         pod,
         inputs=[context.source.get("tinkerAPI"), context.source.get("apiServer"), tokenizer, spec.base_model],
     )
+
+
+def _probe(container: Object, port: int) -> None:
+    """Ready when it says so; killed only when it does not even answer for a minute."""
+    container["readinessProbe"] = pods.http_probe("/readyz", port, period=5, failures=3)
+    container["livenessProbe"] = pods.http_probe("/healthz", port, period=10, failures=6)

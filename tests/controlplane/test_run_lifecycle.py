@@ -1,0 +1,440 @@
+"""A run from creation to its end, and back to nothing, on a real API server; pods are played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from cluster_world import World, eventually
+
+from tinker_atropos.protocol.exit_codes import KEY_REFUSED, STATE_LOST
+from tinker_atropos_operator import kube as api
+from tinker_atropos_operator.kube import ApiError
+
+ACCOUNT = "system:serviceaccount:tinker-system:tinker-atropos-operator"
+
+
+def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(entry for entry in status["conditions"] if entry["type"] == name)
+
+
+def last_word(uid: str, **fields: Any) -> str:
+    """A trainer's termination message."""
+    return json.dumps({"runUid": uid, "epoch": 1, "attempt": 1, "phase": "Complete", "step": 5, "totalSteps": 5, **fields})
+
+
+async def test_a_run_becomes_its_objects_and_each_belongs_to_it(world: World, operator: Any) -> None:
+    run = await world.create_run("first")
+    children = await world.wait_for_children("first", 8)
+    assert sorted(children) == [
+        ("ConfigMap", "tar-first-config"),
+        ("Deployment", "tar-first-api"),
+        ("Deployment", "tar-first-env-digits"),
+        ("Deployment", "tar-first-tinker"),
+        ("Job", "tar-first-trainer-1"),
+        ("Secret", "tar-first-token"),
+        ("Service", "tar-first-api"),
+        ("Service", "tar-first-tinker"),
+    ]
+    for (kind, name), body in children.items():
+        owner = body["metadata"]["ownerReferences"]
+        assert [entry["uid"] for entry in owner] == [run["metadata"]["uid"]], (kind, name)
+        assert owner[0]["controller"] and owner[0]["blockOwnerDeletion"], (kind, name)
+        assert "finalizers" not in body["metadata"] or kind == "Job", (kind, name)
+        annotations = body["metadata"].get("annotations", {})
+        assert not [key for key in annotations if "kopf" in key], (kind, name)
+    live = await world.run("first")
+    assert "finalizers" not in live["metadata"]
+    assert not [key for key in live["metadata"].get("annotations", {}) if "kopf" in key]
+    # The namespace enforces `restricted`: that pods exist shows that they pass.
+    for part in ("api-server", "local-tinker", "environment", "trainer"):
+        await world.pod("first", part)
+
+
+async def test_a_run_is_followed_to_complete_and_cleared_away(world: World, operator: Any) -> None:
+    run = await world.create_run("whole")
+    uid = run["metadata"]["uid"]
+    status = await world.phase("whole", "Starting")
+    assert status["progress"] == "0/5" and status["environmentsReady"] == "0/1"
+    assert "local Tinker server is not ready" in status["message"]
+    trainer = await world.start_everything("whole")
+    status = await world.status_when("whole", "all parts", lambda s: s["environmentsReady"] == "1/1")
+    status = await world.status_when(
+        "whole", "a running trainer", lambda s: condition(s, "TrainerRunning")["status"] == "True"
+    )
+    assert condition(status, "AtroposAPIReady")["status"] == "True"
+    checkpoint = {"path": "tinker://x/weights/5", "step": 5, "time": "2026-01-01T00:00:00Z"}
+    word = last_word(
+        uid, reward={"mean": 0.9}, checkpoint=checkpoint, samplerWeights="tinker://x/sampler_weights/final"
+    )
+    await world.finish(trainer, 0, word)
+    status = await world.phase("whole", "Complete")
+    assert status["step"] == status["totalSteps"] == 5
+    assert status["progress"] == "5/5"
+    assert status["reward"]["mean"] == 0.9
+    assert status["checkpoint"] == checkpoint
+    assert status["samplerWeights"] == "tinker://x/sampler_weights/final"
+    assert status["attempts"][0]["reason"] == "Completed" and status["attempts"][0]["epoch"] == 1
+    assert condition(status, "Ready")["status"] == "True"
+    assert condition(status, "Stalled")["status"] == "False"
+
+    async def only_what_lasts() -> bool:
+        left = {key for key in await world.owned("whole") if key[0] in ("Deployment", "Service")}
+        return left == {("Deployment", "tar-whole-tinker"), ("Service", "tar-whole-tinker")}
+
+    await eventually("environments and API server gone", only_what_lasts)
+    assert await world.pods("whole", "local-tinker"), "the final weights live there"
+
+
+async def test_terminal_is_terminal(world: World, operator: Any, start_operator: Any) -> None:
+    run = await world.create_run("done")
+    trainer = await world.start_everything("done")
+    await world.finish(trainer, 0, last_word(run["metadata"]["uid"], samplerWeights="tinker://x/sampler_weights/final"))
+    before = await world.phase("done", "Complete")
+    await eventually("clearing away", lambda: _gone(world, api.DEPLOYMENTS, "tar-done-api"))
+    job = await world.kube.get(api.JOBS, world.namespace, "tar-done-trainer-1")
+    await world.kube.delete(api.JOBS, world.namespace, "tar-done-trainer-1", job["metadata"]["uid"])
+    await world.patch_run("done", {"config": {"env": {"total_steps": 50}}})
+    await operator.end()
+    await start_operator()
+    await asyncio.sleep(1.5)
+    assert (await world.run("done"))["status"] == before
+    kinds = {key for key in await world.owned("done") if key[0] in ("Job", "Deployment")}
+    assert kinds == {("Deployment", "tar-done-tinker")}
+
+
+async def _gone(world: World, resource: api.Resource, name: str) -> bool:
+    try:
+        await world.kube.get(resource, world.namespace, name)
+    except ApiError as error:
+        return error.not_found
+    return False
+
+
+async def test_deleting_a_run_removes_everything_within_seconds(world: World, operator: Any) -> None:
+    run = await world.create_run("short")
+    await world.start_everything("short")
+    await world.phase("short", "Starting")
+    await world.kube.delete(api.RUNS, world.namespace, "short", run["metadata"]["uid"])
+
+    async def nothing() -> bool:
+        return not await world.owned("short")
+
+    await eventually("nothing left of the run", nothing, 30)
+
+
+async def test_nothing_is_written_while_nothing_changes_and_an_operator_restart_changes_nothing(
+    world: World, operator: Any, start_operator: Any
+) -> None:
+    await world.create_run("idle")
+    await world.start_everything("idle")
+    await world.status_when("idle", "all parts", lambda s: condition(s, "TrainerRunning")["status"] == "True")
+    await asyncio.sleep(1.5)
+    before = {key: body["metadata"]["resourceVersion"] for key, body in (await world.owned("idle")).items()}
+    before["Run", "idle"] = (await world.run("idle"))["metadata"]["resourceVersion"]
+    since = dt.datetime.now(dt.UTC)
+    operator.operator.queue.add((world.namespace, "idle"))
+    await asyncio.sleep(3)
+    assert [write for write in world.writes(ACCOUNT, since) if "/leases/" not in write] == []
+    await operator.end()
+    await start_operator()
+    await asyncio.sleep(2)
+    after = {key: body["metadata"]["resourceVersion"] for key, body in (await world.owned("idle")).items()}
+    after["Run", "idle"] = (await world.run("idle"))["metadata"]["resourceVersion"]
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"),
+    [(api.DEPLOYMENTS, "tar-heal-env-digits"), (api.SERVICES, "tar-heal-api"), (api.CONFIG_MAPS, "tar-heal-config")],
+)
+async def test_an_object_that_somebody_deletes_comes_back(
+    world: World, operator: Any, resource: api.Resource, name: str
+) -> None:
+    await world.create_run("heal")
+    old = (await world.wait_for_children("heal", 8))[resource.kind, name]
+    await world.kube.delete(resource, world.namespace, name, old["metadata"]["uid"])
+
+    async def back() -> bool:
+        try:
+            return (await world.kube.get(resource, world.namespace, name))["metadata"]["uid"] != old["metadata"]["uid"]
+        except ApiError:
+            return False
+
+    await eventually(f"{name} again", back)
+
+
+async def test_what_somebody_changes_is_put_right(world: World, operator: Any) -> None:
+    await world.create_run("drift")
+    await world.wait_for_children("drift", 8)
+    await world.kube.request(
+        "PATCH",
+        api.DEPLOYMENTS.path(world.namespace, "tar-drift-env-digits"),
+        body={"spec": {"replicas": 7}},
+        content_type="application/merge-patch+json",
+    )
+
+    async def replicas() -> bool:
+        live = await world.kube.get(api.DEPLOYMENTS, world.namespace, "tar-drift-env-digits")
+        return bool(live["spec"]["replicas"] == 1)
+
+    await eventually("one replica again", replicas)
+
+
+async def test_replicas_and_steps_change_while_it_runs_without_touching_the_rest(world: World, operator: Any) -> None:
+    await world.create_run("scale")
+    before = await world.wait_for_children("scale", 8)
+    trainer = await world.start_everything("scale")
+    environment = dict((await world.run("scale"))["spec"]["environments"][0], replicas=3)
+    await world.patch_run("scale", {"environments": [environment], "config": {"env": {"total_steps": 9}}})
+    status = await world.status_when("scale", "1/3", lambda s: s["environmentsReady"] == "1/3")
+    status = await world.status_when("scale", "0/9", lambda s: s["progress"] == "0/9")
+    assert status["observedGeneration"] == (await world.run("scale"))["metadata"]["generation"]
+    live = await world.owned("scale")
+    generations = {key: body["metadata"].get("generation") for key, body in live.items() if key[0] != "Pod"}
+    changed = {key for key, body in before.items() if body["metadata"].get("generation") != generations[key]}
+    assert changed == {("Deployment", "tar-scale-env-digits")}
+    assert "total_steps: 9" in live["ConfigMap", "tar-scale-config"]["data"]["run.yaml"]
+    assert (await world.pod("scale", "trainer"))["metadata"]["uid"] == trainer["metadata"]["uid"]
+
+
+async def test_two_quick_changes_end_with_the_last(world: World, operator: Any) -> None:
+    await world.create_run("quick")
+    await world.wait_for_children("quick", 8)
+    environment = (await world.run("quick"))["spec"]["environments"][0]
+    for replicas in (2, 3, 4, 5):
+        await world.patch_run("quick", {"environments": [dict(environment, replicas=replicas)]})
+    await world.status_when("quick", "0/5", lambda s: s["environmentsReady"] == "0/5")
+    live = await world.kube.get(api.DEPLOYMENTS, world.namespace, "tar-quick-env-digits")
+    assert live["spec"]["replicas"] == 5
+
+
+async def test_an_unknown_key_stops_the_run_before_anything_is_made(world: World, operator: Any) -> None:
+    await world.create_run("typo", config={"tinker": {"lora_rnk": 4}})
+    status = await world.phase("typo", "Stalled")
+    stalled = condition(status, "Stalled")
+    assert stalled["status"] == "True" and stalled["reason"] == "InvalidConfig"
+    assert "lora_rnk" in stalled["message"] and "lora_rank" in stalled["message"]
+    assert await world.owned("typo") == {}
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ({"spec": {"nodeSelectr": {"a": "b"}}}, "nodeSelectr"),
+        ({"spec": {"containers": [{"name": "environment", "resources": {"limits": {"cpu": "a lot"}}}]}}, "limits"),
+        ({"spec": {"containers": [{"name": "environment", "volumeMounts": [{"name": "no", "mountPath": "/x"}]}]}}, "no"),
+    ],
+)
+async def test_a_pod_template_that_cannot_be_is_refused_before_anything_is_made(
+    world: World, operator: Any, template: dict[str, Any], said: str
+) -> None:
+    environment = {"name": "digits", "command": ["python"], "podTemplate": template}
+    await world.create_run("overlay", environments=[environment])
+    status = await world.phase("overlay", "Stalled")
+    assert condition(status, "Stalled")["reason"] == "InvalidPodTemplate"
+    assert said in status["message"]
+    assert await world.owned("overlay") == {}
+    await world.patch_run("overlay", {"environments": [{"name": "digits", "command": ["python"]}]})
+    await world.phase("overlay", "Starting")
+
+
+async def test_a_pod_template_reaches_the_pods(world: World, operator: Any) -> None:
+    template = {
+        "metadata": {"annotations": {"team": "red"}},
+        "spec": {
+            "nodeSelector": {"disk": "fast"},
+            "containers": [{"name": "environment", "resources": {"requests": {"cpu": "20m"}}}],
+        },
+    }
+    environment = {"name": "digits", "command": ["python"], "podTemplate": template}
+    await world.create_run("laid", environments=[environment], trainer={"podTemplate": template})
+    pod = await world.pod("laid", "environment")
+    assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
+    assert pod["metadata"]["annotations"]["team"] == "red"
+    assert pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "20m"
+    assert pod["spec"]["containers"][0]["args"] == ["serve", "--config", "/etc/tinker-atropos/environment.yaml"]
+
+
+async def test_somebody_elses_object_is_not_taken_over(world: World, operator: Any) -> None:
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "tar-theirs-api", "namespace": world.namespace},
+        "spec": {"ports": [{"port": 80}]},
+    }
+    await world.kube.create(api.SERVICES, world.namespace, foreign)
+    await world.create_run("theirs")
+    status = await world.phase("theirs", "Stalled")
+    assert condition(status, "Stalled")["reason"] == "NameTaken"
+    assert "tar-theirs-api" in status["message"]
+    live = await world.kube.get(api.SERVICES, world.namespace, "tar-theirs-api")
+    assert "ownerReferences" not in live["metadata"]
+
+
+async def test_a_foreign_secret_of_that_name_is_not_taken_over(world: World, operator: Any) -> None:
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "tar-secretive-token", "namespace": world.namespace},
+        "stringData": {"token": "theirs"},
+    }
+    await world.kube.create(api.SECRETS, world.namespace, foreign)
+    await world.create_run("secretive")
+    status = await world.phase("secretive", "Stalled")
+    assert condition(status, "Stalled")["reason"] == "NameTaken"
+    assert "tar-secretive-token" in status["message"]
+
+
+async def test_a_wrong_image_is_said_with_the_pull_error(world: World, operator: Any) -> None:
+    await world.create_run("image", deadlines={"startup": "3s"})
+    pod = await world.pod("image", "environment")
+    await world.set_waiting(pod, "environment", "ImagePullBackOff", 'Back-off pulling image "nowhere/none:1"')
+    status = await world.phase("image", "Stalled")
+    assert condition(status, "EnvironmentsReady")["reason"] == "ImagePullFailed"
+    assert 'Back-off pulling image "nowhere/none:1"' in status["message"]
+    status = await world.phase("image", "Failed")
+    assert condition(status, "Failed")["reason"] == "StartupDeadlineExceeded"
+    assert 'Back-off pulling image "nowhere/none:1"' in condition(status, "Failed")["message"]
+
+    async def stopped() -> bool:
+        return not {key for key in await world.owned("image") if key[0] in ("Job", "Pod") and "tinker" not in key[1]}
+
+    await eventually("children stopped", stopped)
+
+
+async def test_a_missing_secret_is_named_and_a_late_one_is_taken(world: World, operator: Any) -> None:
+    await world.create_run("keyless", tinkerAPI={"keySecretRef": {"name": "tinker"}})
+    pod = await world.pod("keyless", "trainer")
+    await world.set_waiting(pod, "trainer", "CreateContainerConfigError", 'secret "tinker" not found')
+    status = await world.phase("keyless", "Stalled")
+    assert condition(status, "Stalled")["reason"] == "SecretMissing"
+    assert "kubectl create secret generic tinker" in status["message"]
+    for part in ("api-server", "environment"):
+        await world.make_ready("keyless", part)
+    await world.make_ready("keyless", "trainer")
+    await world.phase("keyless", "Starting")
+
+
+async def test_a_refused_key_fails_the_run_at_once(world: World, operator: Any) -> None:
+    run = await world.create_run("refused", tinkerAPI={"keySecretRef": {"name": "tinker", "key": "key"}})
+    pod = await world.make_ready("refused", "trainer")
+    word = last_word(run["metadata"]["uid"], epoch=0, phase="Failed", step=0, message="401 from the Tinker API")
+    await world.finish(pod, KEY_REFUSED, word)
+    status = await world.phase("refused", "Failed")
+    failed = condition(status, "Failed")
+    assert failed["reason"] == "KeyRefused"
+    assert "Secret tinker (key key)" in failed["message"] and "401 from the Tinker API" in failed["message"]
+    assert condition(status, "Ready")["status"] == "False" and condition(status, "Stalled")["status"] == "True"
+
+
+async def test_a_trainer_that_fails_is_replaced_and_the_history_tells_it(world: World, operator: Any) -> None:
+    run = await world.create_run("again")
+    uid = run["metadata"]["uid"]
+    first = await world.start_everything("again")
+    word = last_word(uid, phase="Training", step=2, checkpoint={"path": "tinker://x/weights/2", "step": 2, "time": ""})
+    await world.finish(first, 137, word)
+    status = await world.status_when("again", "step 2", lambda s: s.get("step") == 2)
+    assert status["phase"] == "Running"
+    second = await world.pod("again", "trainer", but={first["metadata"]["name"]})
+    await world.make_ready("again", "trainer")
+    final = last_word(uid, epoch=2, samplerWeights="tinker://x/sampler_weights/final")
+    await world.finish(second, 0, final)
+    status = await world.phase("again", "Complete")
+    assert [(entry["epoch"], entry["reason"]) for entry in status["attempts"]] == [
+        (1, "ExitStatus137"),
+        (2, "Completed"),
+    ]
+
+
+async def test_a_trainer_that_ended_without_its_last_word_is_followed_by_another_attempt(
+    world: World, operator: Any
+) -> None:
+    await world.create_run("quiet", trainer={"backoffLimit": 1})
+    pod = await world.start_everything("quiet")
+    await world.finish(pod, 0)
+    await world.status_when("quiet", "attempt 2", lambda s: s["trainerAttempt"] == 2, 40)
+    second = await world.pod("quiet", "trainer")
+    assert second["metadata"]["labels"]["tinker-atropos.dev/attempt"] == "2"
+    await world.make_ready("quiet", "trainer")
+    await world.finish(second, 0)
+    status = await world.phase("quiet", "Failed", 40)
+    assert condition(status, "Failed")["reason"] == "TrainerEndedEarly"
+
+
+async def test_the_loss_of_the_local_tinker_servers_volume_fails_the_run(world: World, operator: Any) -> None:
+    run = await world.create_run("lost")
+    trainer = await world.start_everything("lost")
+    await world.status_when("lost", "the pod with the weights", lambda s: s.get("localTinker"))
+    word = last_word(run["metadata"]["uid"], phase="Training", step=1)
+    await world.finish(trainer, 1, word)
+    await world.status_when("lost", "step 1", lambda s: s.get("step") == 1)
+    server = await world.pod("lost", "local-tinker")
+    await world.kube.delete(api.PODS, world.namespace, server["metadata"]["name"], server["metadata"]["uid"])
+    await world.make_ready("lost", "local-tinker")
+    status = await world.phase("lost", "Failed")
+    assert condition(status, "Failed")["reason"] == "LocalTinkerLost"
+    assert server["metadata"]["name"] in status["message"]
+
+
+async def test_a_state_that_is_gone_fails_the_run_at_once(world: World, operator: Any) -> None:
+    await world.create_run("stale")
+    pod = await world.start_everything("stale")
+    await world.finish(pod, STATE_LOST)
+    status = await world.phase("stale", "Failed")
+    assert condition(status, "Failed")["reason"] == "StateLost"
+
+
+async def test_a_run_made_anew_under_the_same_name_starts_from_nothing(world: World, operator: Any) -> None:
+    old = await world.create_run("twin")
+    await world.start_everything("twin")
+    await world.phase("twin", "Starting")
+    await world.kube.delete(api.RUNS, world.namespace, "twin", old["metadata"]["uid"])
+    new = await eventually("the same name again", lambda: _create(world, "twin"))
+
+    async def children_of_the_new() -> bool:
+        owned = {key: body for key, body in (await world.owned("twin")).items() if key[0] != "Pod"}
+        owners = {body["metadata"]["ownerReferences"][0]["uid"] for body in owned.values()}
+        return len(owned) == 8 and owners == {new["metadata"]["uid"]}
+
+    await eventually("objects of the new run", children_of_the_new, 40)
+
+
+async def _create(world: World, name: str) -> Any:
+    try:
+        return await world.create_run(name)
+    except ApiError as error:
+        if error.conflict:
+            return None
+        raise
+
+
+async def test_a_namespace_with_live_runs_goes_without_the_operator(world: World, operator: Any) -> None:
+    await world.create_run("left")
+    await world.wait_for_children("left", 8)
+    await operator.end()
+    await world.kube.request("DELETE", f"/api/v1/namespaces/{world.namespace}")
+
+    async def gone() -> bool:
+        try:
+            await world.kube.request("GET", f"/api/v1/namespaces/{world.namespace}")
+        except ApiError as error:
+            return error.not_found
+        return False
+
+    await eventually("the namespace gone", gone, 60)
+
+
+async def test_transitions_are_told_as_events_once(world: World, operator: Any) -> None:
+    await world.create_run("told", config={"tinker": {"lora_rnk": 4}})
+    await world.phase("told", "Stalled")
+    await asyncio.sleep(0.5)
+    operator.operator.queue.add((world.namespace, "told"))
+    await asyncio.sleep(0.5)
+    events = await world.list(api.EVENTS)
+    assert [(event["type"], event["reason"], event["regarding"]["name"]) for event in events] == [
+        ("Warning", "InvalidConfig", "told")
+    ]
