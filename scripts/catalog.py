@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "tinker-atropos"
+sys.path.insert(0, str(ROOT / "devcluster"))  # the scripts stand on the cluster's package, which is not installed
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,6 @@ from typing import IO
 
 from build_configuration import secrets
 from catalog import IMAGES, PREFIX, ROOT
-
-sys.path.insert(0, str(ROOT / "devcluster"))
-
 from singlenode import cluster, containers, packages
 from singlenode.layout import ClusterError, cache_directory, layout
 from singlenode.progress import say, step

@@ -24,7 +24,18 @@ _NAME = re.compile(r"^([A-Za-z0-9._-]+)==")
 
 
 def compile_requirements(source: Path, *options: str) -> str:
-    command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-emit-index-url", *PYTHON]
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-header",
+        "--no-annotate",
+        "--no-emit-index-url",
+        *PYTHON,
+    ]
     done = subprocess.run([*command, *options, str(source)], capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode != 0:
         sys.exit(f"lock: the requirements of {source.name} {' '.join(options)} do not resolve:\n{done.stderr}")

@@ -109,6 +109,17 @@ def find_go() -> str:
     )
 
 
+def new_enough_candidate(policy: str) -> bool:
+    """Whether `apt-cache policy` of a Go package offers one that can build the programs."""
+    found = re.search(r"Candidate:\s*(?:\d+:)?(\d+)\.(\d+)", policy)
+    return found is not None and (int(found.group(1)), int(found.group(2))) >= SMALLEST_GO
+
+
+def built(module: Path = MODULE) -> bool:
+    """Whether everything is there already, so that no Go is needed."""
+    return (cache_directory() / "programs" / cache_key(module) / "complete").exists()
+
+
 def _distribution_gos() -> list[str]:
     return sorted((str(p) for p in Path("/usr/lib").glob("go-1.*/bin/go")), reverse=True)
 

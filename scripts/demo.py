@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""The demonstration: a real run on a real cluster, watched to its end. `make demo` and `make demo-down` call this.
+
+Only the built-in cluster, which it makes itself, is ever touched, unless DEMO_CONTEXT names a context of the
+kubeconfig; images then go to the registry that DEMO_REGISTRY names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import images
+from catalog import ROOT
+from singlenode import cluster, node, programs
+from singlenode.layout import ClusterError, cache_directory
+from singlenode.progress import say, step
+
+CLUSTER = "demo"
+RELEASE, CHART, SYSTEM = "tinker-atropos", ROOT / "charts" / "tinker-atropos", "tinker-atropos-system"
+RUN_FILE, RUN, NAMESPACE = ROOT / "examples" / "quickstart.yaml", "quickstart", "default"
+LOCAL_MODE = "the local mode needs neither root nor a cluster: make demo-local"
+TERMINAL = ("Complete", "Failed")
+USUALLY = "2-3 min"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A cluster and the programs that talk to it."""
+
+    kubectl: tuple[str, ...]
+    helm: tuple[str, ...]
+    registry: str | None
+
+    def call(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run([*self.kubectl, *arguments], capture_output=True, text=True, check=False)
+        if check and done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def run_object(self) -> dict[str, Any] | None:
+        text = self.call("-n", NAMESPACE, "get", "tar", RUN, "-o", "json", "--ignore-not-found", check=False)
+        found: dict[str, Any] | None = json.loads(text) if text.strip() else None
+        return found
+
+
+def foreign(context: str, registry: str | None) -> Target:
+    """A cluster of the person's own, named by them."""
+    if not registry:
+        raise ClusterError(
+            f"DEMO_CONTEXT={context} is a cluster of your own, which needs the images from a registry: "
+            "set DEMO_REGISTRY to one that it can pull from, such as DEMO_REGISTRY=registry.example.com/team"
+        )
+    own = {name: shutil.which(name) for name in ("kubectl", "helm")}
+    if not all(own.values()):
+        built = programs.ensure()
+        own = {name: built.path(name) for name in own}
+    say(f"using context {context} of your kubeconfig, with {own['kubectl']} and {own['helm']}")
+    return Target((str(own["kubectl"]), "--context", context), (str(own["helm"]), "--kube-context", context), registry)
+
+
+def built_in() -> Target:
+    try:
+        node.check_machine()
+        if not programs.built():
+            programs.find_go()
+    except ClusterError as error:
+        raise ClusterError(f"{error}\n{LOCAL_MODE}") from error
+    up = cluster.up(CLUSTER, cluster.NODE)
+    kubeconfig = ("--kubeconfig", up.kubeconfig)
+    return Target((up.program("kubectl"), *kubeconfig), (up.program("helm"), *kubeconfig), None)
+
+
+def image_values(tag: str, registry: str | None) -> list[str]:
+    """The chart's values that name the images just built."""
+    chart_names = {
+        "operator": "image",
+        "api-server": "runImages.apiServer",
+        "trainer": "runImages.trainer",
+        "environment": "runImages.environment",
+        "local-tinker": "runImages.localTinker",
+    }
+    values = []
+    for image, value in chart_names.items():
+        repository = f"{registry.rstrip('/')}/{image}" if registry else images.reference(image, tag).rpartition(":")[0]
+        values += ["--set-string", f"{value}.repository={repository}", "--set-string", f"{value}.tag={tag}"]
+    return values
+
+
+def install_operator(target: Target, tag: str) -> None:
+    with step("installing the operator with helm", "5-15 s"):
+        command = [
+            *target.helm,
+            "upgrade",
+            "--install",
+            RELEASE,
+            str(CHART),
+            "--namespace",
+            SYSTEM,
+            "--create-namespace",
+        ]
+        command += [*image_values(tag, target.registry), "--wait", "--timeout", "3m"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pods = target.call("-n", SYSTEM, "get", "pods", check=False)
+            logs = target.call("-n", SYSTEM, "logs", f"deployment/{RELEASE}-operator", "--tail=15", check=False)
+            raise ClusterError(f"helm could not install the operator: {done.stderr.strip()}\n{pods}{logs}")
+
+
+def start_run(target: Target) -> None:
+    if target.run_object() is not None:
+        say(f"run {RUN!r} of an earlier demonstration is there; deleting it to start again")
+        target.call("-n", NAMESPACE, "delete", "tar", RUN, "--wait", "--cascade=foreground", "--timeout=120s")
+    say(f"kubectl apply -f {RUN_FILE.relative_to(ROOT)}")
+    target.call("-n", NAMESPACE, "apply", "-f", str(RUN_FILE))
+
+
+def progress_line(run: dict[str, Any], seconds: float) -> str:
+    """Phase, step, reward, environments and checkpoint, in one line."""
+    status = run.get("status", {})
+    done, total = status.get("step") or 0, status.get("totalSteps") or 0
+    filled = round(20 * done / total) if total else 0
+    reward = (status.get("reward") or {}).get("mean")
+    environments = status.get("environments") or []
+    ready, desired = (sum(e.get(key) or 0 for e in environments) for key in ("ready", "desired"))
+    saved = (status.get("checkpoint") or {}).get("step")
+    parts = [
+        f"{seconds:4.0f} s",
+        f"{status.get('phase') or 'Pending':<10}",
+        f"[{'#' * filled}{'.' * (20 - filled)}] step {done}/{total or '?'}",
+        "reward -    " if reward is None else f"reward {reward:.3f}",
+        f"environments {ready}/{desired}",
+        "checkpoint -" if saved is None else f"checkpoint at step {saved}",
+    ]
+    return "  ".join(parts)
+
+
+class LiveLine:
+    """One line that rewrites itself on a terminal; elsewhere a new line when something has changed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._told = ""
+
+    def show(self, line: str) -> None:
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write("\r" + line[:width].ljust(width))
+        else:
+            unchanged = line[line.find("s") :]
+            if unchanged == self._told:
+                return
+            self._told = unchanged
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        if self._terminal:
+            self._stream.write("\n")
+            self._stream.flush()
+
+
+def watch(target: Target, patience: float) -> dict[str, Any]:
+    """Follow the run until it has ended; whoever looks sees what `kubectl get tar -w` would show, and more."""
+    say(f"watching run {RUN!r} (usually {USUALLY}; Ctrl-C stops watching, not the run)")
+    live = LiveLine(sys.stderr)
+    started = time.monotonic()
+    try:
+        while True:
+            run = target.run_object()
+            if run is not None:
+                live.show(progress_line(run, time.monotonic() - started))
+                if run.get("status", {}).get("phase") in TERMINAL:
+                    return run
+            if time.monotonic() - started > patience:
+                raise ClusterError(f"run {RUN!r} has not ended within {patience:.0f} s; its state:\n{describe(target)}")
+            time.sleep(1)
+    finally:
+        live.end()
+
+
+def describe(target: Target) -> str:
+    pods = target.call("-n", NAMESPACE, "get", "pods", "-o", "wide", check=False)
+    run = target.run_object() or {}
+    conditions = "".join(
+        f"  {c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}\n"
+        for c in run.get("status", {}).get("conditions", [])
+    )
+    return f"{conditions}{pods}"
+
+
+def how_to_look(target: Target) -> str:
+    if target.registry is not None:
+        return f"  kubectl {' '.join(target.kubectl[1:])} -n {NAMESPACE} get tar"
+    return (
+        f"  export KUBECONFIG={target.kubectl[2]}\n"
+        f"  export PATH={cache_directory() / 'bin'}:$PATH        # kubectl and helm of the built-in cluster\n"
+        f"  kubectl get tar                          # the run\n"
+        f"  kubectl get tar {RUN} -o yaml       # all that its status tells\n"
+        f"  kubectl describe tar {RUN}          # with events\n"
+        f"  kubectl get all,configmap,secret         # what the operator made for it\n"
+        f"  kubectl -n {SYSTEM} logs deployment/{RELEASE}\n"
+        f"  make demo-down                           # remove cluster and all"
+    )
+
+
+def report(target: Target, run: dict[str, Any]) -> int:
+    status = run.get("status", {})
+    print(target.call("-n", NAMESPACE, "get", "tar", RUN, "-o", "wide", check=False))
+    if status.get("phase") != "Complete":
+        print(f"The run has failed.\n{describe(target)}\nLook around:\n{how_to_look(target)}")
+        return 1
+    print(f"Complete: {status.get('progress')} steps, mean reward {(status.get('reward') or {}).get('mean')}")
+    print(f"Final weights: {status.get('samplerWeights')}")
+    print("  (kept by the run's local Tinker server until the run is deleted; any Tinker client can sample from them)")
+    print(f"Look around:\n{how_to_look(target)}")
+    return 0
+
+
+def target_of(arguments: argparse.Namespace) -> Target:
+    return foreign(arguments.context, arguments.registry) if arguments.context else built_in()
+
+
+def up(arguments: argparse.Namespace) -> int:
+    target = target_of(arguments)
+    builder = images.pick_builder()
+    tag = images.push(builder, target.registry) if target.registry else images.load(builder, CLUSTER)
+    install_operator(target, tag)
+    start_run(target)
+    return report(target, watch(target, arguments.patience))
+
+
+def down(arguments: argparse.Namespace) -> int:
+    if not arguments.context:
+        say(f"cluster {CLUSTER!r} is gone" if cluster.down(CLUSTER) else f"there is no cluster {CLUSTER!r}")
+        return 0
+    target = foreign(arguments.context, arguments.registry or "-")
+    target.call("-n", NAMESPACE, "delete", "tar", RUN, "--ignore-not-found", "--cascade=foreground", check=False)
+    uninstall = [*target.helm, "uninstall", RELEASE, "--namespace", SYSTEM, "--ignore-not-found"]
+    subprocess.run(uninstall, check=False)
+    say(
+        "the run and the operator are gone; the CustomResourceDefinition is kept, since runs of others may depend on it"
+    )
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="demo", description="A real run on a real cluster, watched to its end.")
+    top.add_argument("command", choices=("up", "down"))
+    environment = os.environ
+    top.add_argument(
+        "--context", default=environment.get("DEMO_CONTEXT"), help="a context of your kubeconfig to use instead"
+    )
+    top.add_argument("--registry", default=environment.get("DEMO_REGISTRY"), help="where its images are pushed")
+    top.add_argument("--patience", type=float, default=1800.0, help="give up watching after so many seconds")
+    return top
+
+
+def main() -> int:
+    arguments = parser().parse_args()
+    try:
+        return up(arguments) if arguments.command == "up" else down(arguments)
+    except ClusterError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; `make demo` goes on from here, `make demo-down` removes everything")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
