@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _DRAIN_ABOVE = 1 << 20
 _LINGER_SECONDS = 5.0
+_SCRATCH = memoryview(bytearray(1 << 16))
+"""Where heads and small bodies are received, one connection at a time: each is parsed before the next is received."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class Request:
     query: dict[str, str]
     headers: dict[str, str]
     """Names in lower case."""
-    body: bytes
+    body: bytes | memoryview
     keep_alive: bool
 
 
@@ -64,8 +66,11 @@ def error_response(status: int, message: str, **more: object) -> Response:
 Handler = Callable[[Request], Response | Awaitable[Response]]
 
 
-class Connection(asyncio.Protocol):
-    """Reads requests, answers them one after another in order."""
+class Connection(asyncio.BufferedProtocol):
+    """Reads requests, answers them one after another in order.
+
+    Heads go through a parser; a body of known length is received straight into its own buffer.
+    """
 
     def __init__(self, handler: Handler, connections: set[Connection], max_body: int) -> None:
         self._handler = handler
@@ -85,10 +90,13 @@ class Connection(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
+        """Get ready for the next request."""
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._size = 0
+        self._in_body = False
+        self._direct: memoryview | None = None
 
     # -- transport ---------------------------------------------------------------------------------------------------
 
@@ -96,15 +104,34 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _SCRATCH if self._direct is None else self._direct[self._size :]
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
+        if self._direct is not None:
+            self._size += nbytes
+            if self._size == len(self._direct):
+                self._parser = httptools.HttpRequestParser(self)  # the old one waits for a body that it will not see
+                self._take_request(self._direct)
+            return
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(_SCRATCH[:nbytes])
         except httptools.HttpParserUpgrade:
             self._refuse(HTTPStatus.NOT_IMPLEMENTED, "this server speaks HTTP/1.1 only")
         except httptools.HttpParserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"this is not HTTP: {error}")
+        else:
+            self._receive_directly()
+
+    def _receive_directly(self) -> None:
+        """When a head is read and most of its body is still to come: give the rest a buffer of its own."""
+        length = self._headers.get("content-length", "") if self._in_body else ""
+        if not self._closing and length.isdecimal() and int(length) - self._size >= len(_SCRATCH) // 2:
+            begun = b"".join(self._body)
+            self._direct = memoryview(bytearray(int(length)))
+            self._direct[: len(begun)] = begun
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -136,6 +163,9 @@ class Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        self._in_body = True
+        self._method = self._parser.get_method().decode("latin-1")
+        self._keep_alive = self._parser.should_keep_alive()
         length = self._headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._max_body:
             self._refuse_size()
@@ -154,17 +184,17 @@ class Connection(asyncio.Protocol):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {self._max_body} bytes")
 
     def on_message_complete(self) -> None:
-        if self._closing:
-            return
+        if not self._closing:
+            self._take_request(self._body[0] if len(self._body) == 1 else b"".join(self._body))
+
+    def _take_request(self, body: bytes | memoryview) -> None:
         url = self._url.decode("latin-1")
         path, query = url, {}
         if "?" in url or "%" in url or "#" in url:
             parts = urlsplit(url)
             path = unquote(parts.path)
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        method = self._parser.get_method().decode("latin-1")
-        request = Request(method, path, query, self._headers, body, self._parser.should_keep_alive())
+        request = Request(self._method, path, query, self._headers, body, self._keep_alive)
         self._begin()
         if self._unconfirmed is not None:
             self._confirm(True)

@@ -19,6 +19,8 @@ from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Version
 
 MASKED = -100
+_PARSER = simdjson.Parser()
+"""Used again and again: its buffers stay warm."""
 _INT32_MAX = 2**31 - 1
 
 Kind = Literal["i", "d"]
@@ -66,12 +68,15 @@ FindVersions = Callable[[Ints, Bytes, Floats], list[Version | None]]
 """tokens, loss mask, logprobs of a sequence -> version of each completion in it."""
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes | memoryview) -> Any:
     """JSON text as a simdjson element; raises InvalidPostError with the best explanation there is."""
     try:
-        return simdjson.Parser().parse(body)
+        try:
+            return _PARSER.parse(body)
+        except RuntimeError:  # an element of the last text is still in use
+            return simdjson.Parser().parse(body)
     except (ValueError, UnicodeDecodeError) as error:
-        _explain(body)
+        _explain(bytes(body))
         raise InvalidPostError((), f"the body is not JSON ({error})") from None
 
 
@@ -192,9 +197,10 @@ class _Reader:
 
     def __init__(self, element: simdjson.Object) -> None:
         self._element = element
+        self._fields = frozenset(element.keys())
 
     def _get(self, field: str) -> Any:
-        return self._element.get(field)
+        return self._element[field] if field in self._fields else None
 
     def env_id(self) -> int | None:
         value = self._get("env_id")

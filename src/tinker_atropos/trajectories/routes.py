@@ -114,13 +114,15 @@ class Routes:
 
     # -- bodies ------------------------------------------------------------------------------------------------------
 
-    def _inflated(self, request: Request) -> bytes:
+    def _inflated(self, request: Request) -> bytes | memoryview:
         encoding = request.headers.get("content-encoding", "").strip().lower()
         if encoding in ("", "identity"):
             return request.body
         if encoding not in ("gzip", "x-gzip"):
             raise _refuse(415, f"Content-Encoding {encoding} is not known here; send gzip or plain JSON")
-        rest, parts, size = request.body, [], 0
+        rest: bytes | memoryview = request.body
+        parts: list[bytes] = []
+        size = 0
         try:
             while rest:
                 inflater = isal_zlib.decompressobj(_GZIP_WBITS)
@@ -233,11 +235,11 @@ class Routes:
 
     async def _scored_data(self, request: Request) -> Response:
         environment, instance = self._identity(request)
-        post = self._read(parse_or_refuse(self._inflated(request)), environment, instance)
+        post = self._read(parse_or_refuse(self._inflated(request)), instance)
         duplicate = not await self._store(post, environment, instance, request.headers.get(_POST, ""))
         return json_response({"status": "received", "duplicate": True} if duplicate else {"status": "received"})
 
-    def _read(self, element: Any, environment: str, instance: str) -> Post:
+    def _read(self, element: Any, instance: str) -> Post:
         try:
             return read_post(element, self._exchange.limits(), self._exchange.find_versions(instance))
         except InvalidPostError as error:
@@ -382,7 +384,7 @@ class Routes:
         return json_response({"sums": ledger.sums(), "dropped": dict(ledger.reasons), "entries": rows, "next": more})
 
 
-def parse_or_refuse(body: bytes) -> Any:
+def parse_or_refuse(body: bytes | memoryview) -> Any:
     try:
         return parse(body)
     except InvalidPostError as error:
