@@ -109,7 +109,7 @@ class TinkerService:
             raise await self._open_failure(base_model, state_path, str(error), error.category == "user") from error
         except (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableEntityError) as error:
             raise await self._open_failure(base_model, state_path, str(error), True) from error
-        except tinker.TinkerError as error:
+        except Exception as error:  # the SDK also lets errors through that are none of its own kinds
             raise _meaning(error) from error
 
     async def _open_failure(self, base_model: str, state_path: str | None, text: str, by_user: bool) -> Exception:
@@ -197,14 +197,12 @@ class TinkerService:
         return await self.path(self._training.save_state(name, ttl_seconds=ttl, overwrite=True), "save_state")
 
     async def _wait(self, future: Any, what: str) -> Any:
-        import tinker
-
         try:
             async with asyncio.timeout(STEP_SECONDS):
                 return await future
         except TimeoutError as error:
             raise TrainingClientLostError(f"{what} did not end within {STEP_SECONDS:.0f} s") from error
-        except tinker.TinkerError as error:
+        except Exception as error:  # the SDK also lets errors through that are none of its own kinds
             raise _meaning(error) from error
 
     async def delete(self, paths: Sequence[str]) -> None:
@@ -257,7 +255,9 @@ def _meaning(error: Exception) -> Exception:
     """What an SDK error means for the run."""
     import tinker
 
-    if isinstance(error, tinker.AuthenticationError | tinker.PermissionDeniedError):
+    # A key of the wrong form is refused by the SDK itself, with its most general error.
+    refused = isinstance(error, tinker.AuthenticationError | tinker.PermissionDeniedError)
+    if refused or (isinstance(error, tinker.TinkerError) and "api_key" in str(error)):
         return KeyRefusedError(
             f"the Tinker API refused the key ({_short(str(error))}); put a valid one into TINKER_API_KEY or into the "
             "Secret of tinkerAPI.keySecretRef"
