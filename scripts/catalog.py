@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,3 +36,16 @@ IMAGES = (OPERATOR, API_SERVER, TRAINER, ENVIRONMENT, LOCAL_TINKER)
 
 # Layers that several images stand on: `base` under all, `runtime` under those that run in a run's pods.
 SHARED = {"base": IMAGES, "runtime": (API_SERVER, TRAINER, ENVIRONMENT, LOCAL_TINKER)}
+
+CONSTRAINTS = ROOT / "constraints.txt"
+
+
+def dependency_digest(pyproject: str) -> str:
+    """A digest of all that pyproject.toml says about dependencies, which the locks are marked with."""
+    parsed = tomllib.loads(pyproject)
+    said = [parsed["project"]["dependencies"], parsed["project"]["optional-dependencies"], parsed["dependency-groups"]]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def locks_are_fresh(pyproject: str, constraints: str) -> bool:
+    return f"dependencies {dependency_digest(pyproject)}" in constraints.partition("\n")[0]

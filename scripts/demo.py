@@ -106,12 +106,29 @@ def install_operator(target: Target, tag: str) -> None:
             SYSTEM,
             "--create-namespace",
         ]
-        command += [*image_values(tag, target.registry), "--wait", "--timeout", "3m"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, *image_values(tag, target.registry)], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
-            pods = target.call("-n", SYSTEM, "get", "pods", check=False)
-            logs = target.call("-n", SYSTEM, "logs", f"deployment/{RELEASE}-operator", "--tail=15", check=False)
-            raise ClusterError(f"helm could not install the operator: {done.stderr.strip()}\n{pods}{logs}")
+            raise ClusterError(f"helm could not install the operator: {done.stderr.strip()}")
+        wait_for_operator(target, tag, 180.0)
+
+
+def wait_for_operator(target: Target, tag: str, patience: float) -> None:
+    """Until the new operator is ready; one that keeps dying is shown at once instead of after the patience."""
+    deadline = time.monotonic() + patience
+    while True:
+        rollout = ("rollout", "status", f"deployment/{RELEASE}-operator", "--timeout=2s")
+        if "successfully rolled out" in target.call("-n", SYSTEM, *rollout, check=False):
+            return
+        pods = json.loads(target.call("-n", SYSTEM, "get", "pods", "-o", "json"))["items"]
+        for pod in pods:
+            new = any(container["image"].endswith(f":{tag}") for container in pod["spec"]["containers"])
+            restarts = sum(state["restartCount"] for state in pod["status"].get("containerStatuses", []))
+            if new and (restarts > 1 or time.monotonic() > deadline):
+                listing = target.call("-n", SYSTEM, "get", "pods", check=False)
+                log = target.call("-n", SYSTEM, "logs", pod["metadata"]["name"], "--tail=20", check=False)
+                raise ClusterError(f"the operator does not become ready:\n{listing}{log}")
 
 
 def start_run(target: Target) -> None:

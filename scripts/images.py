@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from build_configuration import secrets
-from catalog import IMAGES, PREFIX, ROOT
+from catalog import CONSTRAINTS, IMAGES, PREFIX, ROOT, locks_are_fresh
 from singlenode import cluster, containers, packages
 from singlenode.layout import ClusterError, cache_directory, layout
 from singlenode.progress import say, step
@@ -191,6 +191,10 @@ def build(builder: Docker | Buildah) -> str:
         if all(builder.has(reference(image.name, tag)) for image in IMAGES):
             say(f"images {tag} are already built")
             return tag
+        if not locks_are_fresh((ROOT / "pyproject.toml").read_text(), CONSTRAINTS.read_text()):
+            raise ClusterError(
+                "the dependencies in pyproject.toml have changed since they were pinned: run `make lock`"
+            )
         builder.prepare()
         started = time.monotonic()
         say(f"building images {tag} with {builder.name} (usually 4-6 min the first time, 20 s later) ...")

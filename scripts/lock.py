@@ -14,10 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from catalog import IMAGES, ROOT, SHARED
+from catalog import CONSTRAINTS, IMAGES, ROOT, SHARED, dependency_digest
 
 BUILD_TOOLS = "setuptools>=80\nuv>=0.9\n"
-CONSTRAINTS = ROOT / "constraints.txt"
 HEADER = "# Written by `make lock` from pyproject.toml; not for editing.\n"
 PYTHON = ("--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28")
 _NAME = re.compile(r"^([A-Za-z0-9._-]+)==")
@@ -72,7 +71,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         everything = Path(folder) / "everything.txt"
         everything.write_text(compile_requirements(pyproject, "--extra", "all", "--group", "dev"))
-        CONSTRAINTS.write_text(HEADER + everything.read_text())
+        mark = (
+            f"# Written by `make lock` from pyproject.toml, dependencies {dependency_digest(pyproject.read_text())}.\n"
+        )
+        CONSTRAINTS.write_text(mark + everything.read_text())
         locks: dict[str, dict[str, str]] = {}
         for image in IMAGES:
             extras = [argument for extra in image.extras for argument in ("--extra", extra)]
