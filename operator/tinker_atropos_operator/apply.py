@@ -116,7 +116,7 @@ class Applier:
         except ApiError as error:
             if child.kind == "Secret" and error.conflict and error.reason == "Conflict":
                 raise RefusedError(_taken(child)) from error
-            if error.permanent and not _passing(error):
+            if error.permanent and not error.namespace_ends:
                 raise RefusedError(_refusal(child, error)) from error
             raise
 
@@ -167,8 +167,3 @@ def _refusal(child: Child, error: ApiError) -> Trouble:
     return Trouble(
         "ObjectRefused", f"this project: the API server refuses {child.kind} {child.name}: {said}; report this", ""
     )
-
-
-def _passing(error: ApiError) -> bool:
-    """Refusals that end by themselves: a namespace that is going away."""
-    return error.status == 403 and "being terminated" in error.message

@@ -81,6 +81,11 @@ class ApiError(Exception):
         return self.status == 404
 
     @property
+    def namespace_ends(self) -> bool:
+        """A refusal that ends by itself: the namespace is going away."""
+        return self.status == 403 and "being terminated" in self.message
+
+    @property
     def permanent(self) -> bool:
         """The same request will be refused again until somebody changes something."""
         if self.status == 500:

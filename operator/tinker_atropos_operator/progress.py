@@ -173,13 +173,19 @@ class ProgressReceiver:
         self._enqueued[run.uid] = at
 
     def _answer(self, run: Run) -> ProgressAnswer:
+        """What was known of the run before this report; not all of it need be in the status yet."""
         stored = run.status.get("checkpoint")
+        epoch = int(run.status.get("epoch") or 0)
         checkpoint = None
         if stored:
             checkpoint = CheckpointReport(
                 path=str(stored["path"]), step=int(stored["step"]), time=str(stored.get("time", ""))
             )
-        return ProgressAnswer(checkpoint=checkpoint, stop=run.finished)
+        last = self._reports.newest.get(run.uid)
+        if last is not None and last.report.epoch >= epoch:
+            epoch = last.report.epoch
+            checkpoint = last.report.checkpoint or checkpoint
+        return ProgressAnswer(checkpoint=checkpoint, epoch=epoch, stop=run.finished)
 
     def _counted(
         self, handler: Callable[[web.Request], Awaitable[web.Response]]

@@ -71,7 +71,7 @@ class Reconciler:
         try:
             look_again = await self.reconcile(key)
         except ApiError as error:
-            if error.conflict or error.not_found:
+            if error.conflict or error.not_found or error.namespace_ends:
                 # Somebody else was quicker, or the run is gone: what the watch brings next decides.
                 RECONCILES.labels("conflict").inc()
                 log.debug("put off: %s", error, extra=where)

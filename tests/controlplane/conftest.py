@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster_world import World, eventually
 
+from cluster_world import World, eventually
 from tinker_atropos_operator.app import Operator
 from tinker_atropos_operator.kube import Kube, Resource
 from tinker_atropos_operator.settings import Settings
@@ -173,7 +173,6 @@ async def start_operator(operator_kubeconfig: Path) -> AsyncIterator[Start]:
             progress_url="https://127.0.0.1",
             kubeconfig=str(operator_kubeconfig),
             status_interval_seconds=0.2,
-            lease_seconds=3.0,
         )
         operator = await Operator.create(dataclasses.replace(settings, **changes))
         stop = asyncio.Event()

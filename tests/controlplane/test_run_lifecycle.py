@@ -8,8 +8,8 @@ import json
 from typing import Any
 
 import pytest
-from cluster_world import World, eventually
 
+from cluster_world import World, eventually
 from tinker_atropos.protocol.exit_codes import KEY_REFUSED, STATE_LOST
 from tinker_atropos_operator import kube as api
 from tinker_atropos_operator.kube import ApiError
@@ -23,7 +23,9 @@ def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
 
 def last_word(uid: str, **fields: Any) -> str:
     """A trainer's termination message."""
-    return json.dumps({"runUid": uid, "epoch": 1, "attempt": 1, "phase": "Complete", "step": 5, "totalSteps": 5, **fields})
+    return json.dumps(
+        {"runUid": uid, "epoch": 1, "attempt": 1, "phase": "Complete", "step": 5, "totalSteps": 5, **fields}
+    )
 
 
 async def test_a_run_becomes_its_objects_and_each_belongs_to_it(world: World, operator: Any) -> None:
@@ -138,7 +140,7 @@ async def test_nothing_is_written_while_nothing_changes_and_an_operator_restart_
     since = dt.datetime.now(dt.UTC)
     operator.operator.queue.add((world.namespace, "idle"))
     await asyncio.sleep(3)
-    assert [write for write in world.writes(ACCOUNT, since) if "/leases/" not in write] == []
+    assert [write for write in world.writes(ACCOUNT, since) if f"/{world.namespace}/" in write] == []
     await operator.end()
     await start_operator()
     await asyncio.sleep(2)
@@ -225,8 +227,14 @@ async def test_an_unknown_key_stops_the_run_before_anything_is_made(world: World
     ("template", "said"),
     [
         ({"spec": {"nodeSelectr": {"a": "b"}}}, "nodeSelectr"),
-        ({"spec": {"containers": [{"name": "environment", "resources": {"limits": {"cpu": "a lot"}}}]}}, "limits"),
-        ({"spec": {"containers": [{"name": "environment", "volumeMounts": [{"name": "no", "mountPath": "/x"}]}]}}, "no"),
+        (
+            {"spec": {"containers": [{"name": "environment", "resources": {"limits": {"cpu": "a lot"}}}]}},
+            "quantities must match",
+        ),
+        (
+            {"spec": {"containers": [{"name": "environment", "volumeMounts": [{"name": "no", "mountPath": "/x"}]}]}},
+            "no",
+        ),
     ],
 )
 async def test_a_pod_template_that_cannot_be_is_refused_before_anything_is_made(
@@ -251,12 +259,16 @@ async def test_a_pod_template_reaches_the_pods(world: World, operator: Any) -> N
         },
     }
     environment = {"name": "digits", "command": ["python"], "podTemplate": template}
-    await world.create_run("laid", environments=[environment], trainer={"podTemplate": template})
+    trainer = {"spec": {"nodeSelector": {"disk": "slow"}, "containers": [{"name": "trainer", "env": [{"name": "A"}]}]}}
+    await world.create_run("laid", environments=[environment], trainer={"podTemplate": trainer})
     pod = await world.pod("laid", "environment")
     assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
     assert pod["metadata"]["annotations"]["team"] == "red"
     assert pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "20m"
     assert pod["spec"]["containers"][0]["args"] == ["serve", "--config", "/etc/tinker-atropos/environment.yaml"]
+    pod = await world.pod("laid", "trainer")
+    assert pod["spec"]["nodeSelector"] == {"disk": "slow"}
+    assert {"name": "A"} in pod["spec"]["containers"][0]["env"]
 
 
 async def test_somebody_elses_object_is_not_taken_over(world: World, operator: Any) -> None:

@@ -1,4 +1,4 @@
-"""A namespace of a real API server for tests: runs are made in it, and pods are played by hand where no kubelet runs."""
+"""A namespace of a real API server for tests: runs are made in it; no kubelet runs, so pods are played by hand."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def stamp(time_: dt.datetime | None = None) -> str:
     return (time_ or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def eventually(
-    what: str, check: Callable[[], Awaitable[Any]], seconds: float = 30.0, pause: float = 0.1
-) -> Any:
+async def eventually(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 30.0, pause: float = 0.1) -> Any:
     """Ask until the answer is true; the answer. Fails naming what was waited for and what was seen last."""
     until = time.monotonic() + seconds
     while True:
@@ -198,7 +196,9 @@ class World:
             },
         )
 
-    async def finish(self, pod: Object, exit_code: int, message: str = "", conditions: list[Object] | None = None) -> None:
+    async def finish(
+        self, pod: Object, exit_code: int, message: str = "", conditions: list[Object] | None = None
+    ) -> None:
         """Play the kubelet: the pod's one container has ended."""
         now = stamp()
         await self.set_pod(
@@ -230,7 +230,9 @@ class World:
             },
         )
 
-    async def start_everything(self, run: str, parts: tuple[str, ...] = ("local-tinker", "api-server", "environment")) -> Object:
+    async def start_everything(
+        self, run: str, parts: tuple[str, ...] = ("local-tinker", "api-server", "environment")
+    ) -> Object:
         """Every pod of the run works; the trainer's pod."""
         for part in parts:
             await self.make_ready(run, part)

@@ -1,0 +1,272 @@
+"""Which manifests the API server takes and which it refuses, and why; which fields may change while a run runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster_world import QUICKSTART, World
+from tinker_atropos_operator import kube as api
+from tinker_atropos_operator.kube import ApiError
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "crds" / "tinkeratroposruns.yaml"
+
+
+def env(**fields: Any) -> dict[str, Any]:
+    return {"config": {"env": fields}}
+
+
+def environment(**fields: Any) -> dict[str, Any]:
+    return {"environments": [{"name": "digits", "command": ["python"], **fields}]}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    return {"apiServer": {"store": {"volume": source}}}
+
+
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "the quick start": {},
+    "nothing but what must be": {"config": {}},
+    "keys of an environment's own": env(dataset_path="x", nested={"a": [1]}),
+    "unknown keys of tinker, which the operator judges": {"config": {"tinker": {"lora_rnk": 3}}},
+    "sections that only environments read": {"config": {"slurm": False, "testing": True}},
+    "a key": {"tinkerAPI": {"keySecretRef": {"name": "tinker"}}},
+    "a key for another endpoint": {"tinkerAPI": {"keySecretRef": {"name": "t", "key": "k"}, "baseURL": "http://own"}},
+    "an endpoint without a key": {"tinkerAPI": {"baseURL": "https://own.example"}},
+    "no instances": environment(replicas=0),
+    "a pod template": environment(podTemplate={"spec": {"nodeSelector": {"a": "b"}}}),
+    "a claim for the store": volume(persistentVolumeClaim={"claimName": "store"}),
+    "a sized scratch volume": volume(emptyDir={"sizeLimit": "1Gi"}),
+    "one setting said twice the same": {
+        "checkpoints": {"every": 5},
+        "config": {"tinker": {"save_checkpoint_interval": 5}},
+    },
+    "a long deadline": {"deadlines": {"startup": "1h30m"}},
+    "a batch of one group": env(group_size=8, batch_size=8),
+    "a very small learning rate": {"config": {"tinker": {"learning_rate": 1e-9}}},
+}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "half a group": (env(group_size=16, batch_size=24), "must be a multiple of group_size"),
+    "no group": (env(group_size=0), "group_size"),
+    "no steps": (env(total_steps=0), "total_steps"),
+    "text for a number": (env(batch_size="many"), "batch_size"),
+    "a loss that is none": ({"config": {"tinker": {"loss_fn": "pppo"}}}, "loss_fn"),
+    "a learning rate of nothing": ({"config": {"tinker": {"learning_rate": 0}}}, "learning_rate"),
+    "a rank beyond reason": ({"config": {"tinker": {"lora_rank": 5000}}}, "lora_rank"),
+    "no environments": ({"environments": []}, "environments"),
+    "an environment without a program": ({"environments": [{"name": "a"}]}, "command"),
+    "an environment with an empty program": ({"environments": [{"name": "a", "command": []}]}, "command"),
+    "two environments of one name": (
+        {"environments": [{"name": "a", "command": ["x"]}, {"name": "a", "command": ["y"]}]},
+        "Duplicate",
+    ),
+    "a name that is none": (environment(name="Digits_1"), "environments[0].name"),
+    "a name too long": (environment(name="a" * 31), "environments[0].name"),
+    "fewer than no replicas": (environment(replicas=-1), "replicas"),
+    "no weight": (environment(weight=0), "weight"),
+    "no endpoint": ({"tinkerAPI": {}}, "keySecretRef"),
+    "two endpoints": ({"tinkerAPI": {"local": {}, "baseURL": "http://x"}}, "local"),
+    "a local server and a key": ({"tinkerAPI": {"local": {}, "keySecretRef": {"name": "x"}}}, "local"),
+    "an address that is none": ({"tinkerAPI": {"baseURL": "own"}}, "baseURL"),
+    "two volumes": (volume(emptyDir={}, persistentVolumeClaim={"claimName": "x"}), "exactly one"),
+    "no volume": (volume(), "exactly one"),
+    "one setting said twice": (
+        {"checkpoints": {"every": 5}, "config": {"tinker": {"save_checkpoint_interval": 6}}},
+        "one setting",
+    ),
+    "a deadline without a unit": ({"deadlines": {"startup": "90"}}, "startup"),
+    "a store of a kind that does not exist": ({"apiServer": {"store": {"type": "Postgres"}}}, "type"),
+    "endless retries": ({"trainer": {"backoffLimit": 1000}}, "backoffLimit"),
+}
+
+
+def said(error: ApiError) -> str:
+    return f"{error.message} {' '.join(error.causes)}"
+
+
+@pytest.mark.parametrize("changes", ACCEPTED.values(), ids=ACCEPTED.keys())
+async def test_accepted(world: World, changes: dict[str, Any]) -> None:
+    created = await world.create_run("run", **changes)
+    for section, given in (changes.get("config") or {}).items():
+        if isinstance(given, dict):
+            kept = created["spec"]["config"][section]
+            assert {key: kept[key] for key in given} == given, "nothing is pruned from config"
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED.keys())
+async def test_refused(world: World, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        await world.create_run("run", **changes)
+    assert refused.value.status == 422
+    assert words in said(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "environment_name", "fits"),
+    [
+        ("r" * 36, "digits", True),
+        ("r" * 37, "digits", False),
+        ("with.dots", "digits", False),
+        ("r" * 12, "e" * 30, True),
+    ],
+)
+async def test_names_that_fit(world: World, name: str, environment_name: str, fits: bool) -> None:
+    manifest = world.manifest(name, **environment(name=environment_name))
+    if fits:
+        await world.kube.create(api.RUNS, world.namespace, manifest)
+    else:
+        with pytest.raises(ApiError) as refused:
+            await world.kube.create(api.RUNS, world.namespace, manifest)
+        assert "42 characters" in said(refused.value) or "lower-case" in said(refused.value)
+
+
+FULL: dict[str, Any] = {
+    **QUICKSTART,
+    "config": {
+        "env": {"group_size": 4, "batch_size": 8, "own_key": 1},
+        "openai": [{"model_name": "m", "extra": 1}],
+        "tinker": {"lora_rank": 8, "extra": 1},
+    },
+    "environments": [{"name": "digits", "command": ["python"], "image": "a:1", "config": {"x": 1}}],
+    "checkpoints": {"every": 2},
+    "trainer": {"backoffLimit": 2, "podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}},
+}
+
+
+def changed(change: Any) -> dict[str, Any]:
+    spec = copy.deepcopy(FULL)
+    change(spec)
+    return spec
+
+
+def _set(path: str, value: Any) -> Any:
+    def change(spec: dict[str, Any]) -> None:
+        at: Any = spec
+        *parts, last = path.split(".")
+        for part in parts:
+            at = at[int(part)] if isinstance(at, list) else at.setdefault(part, {})
+        if value is None:
+            at.pop(last, None)
+        else:
+            at[int(last) if isinstance(at, list) else last] = value
+
+    return change
+
+
+MUTABLE = {
+    "replicas": _set("environments.0.replicas", 3),
+    "weight": _set("environments.0.weight", 2.5),
+    "an environment's pod template": _set("environments.0.podTemplate", {"spec": {"nodeSelector": {"a": "b"}}}),
+    "total steps": _set("config.env.total_steps", 99),
+    "common weight": _set("config.env.inference_weight", 2),
+    "startup deadline": _set("deadlines.startup", "1h"),
+}
+IMMUTABLE = {
+    "group size": _set("config.env.group_size", 8),
+    "batch size": _set("config.env.batch_size", 16),
+    "tokenizer": _set("config.env.tokenizer_name", "other"),
+    "model": _set("config.openai.0.model_name", "n"),
+    "an unknown key of openai": _set("config.openai.0.extra", 2),
+    "no openai": _set("config.openai", None),
+    "rank": _set("config.tinker.lora_rank", 16),
+    "an unknown key of tinker": _set("config.tinker.extra", 2),
+    "endpoint": _set("tinkerAPI", {"baseURL": "http://x"}),
+    "image": _set("environments.0.image", "a:2"),
+    "no image": _set("environments.0.image", None),
+    "program": _set("environments.0.command", ["other"]),
+    "an environment's config": _set("environments.0.config", {"x": 2}),
+    "an environment's name": _set("environments.0.name", "other"),
+    "store": _set("apiServer.store.volume", {"persistentVolumeClaim": {"claimName": "x"}}),
+    "checkpoints": _set("checkpoints.every", 3),
+    "retries": _set("trainer.backoffLimit", 3),
+    "the trainer's pod template": _set("trainer.podTemplate", {}),
+}
+
+
+async def replace(world: World, spec: dict[str, Any]) -> dict[str, Any]:
+    body = await world.run("run")
+    body["spec"] = spec
+    return await world.kube.replace(api.RUNS, world.namespace, "run", body)
+
+
+@pytest.mark.parametrize("change", MUTABLE.values(), ids=MUTABLE.keys())
+async def test_may_change_while_it_runs(world: World, change: Any) -> None:
+    created = await world.create_run("run", FULL)
+    assert (await replace(world, changed(change)))["metadata"]["generation"] == created["metadata"]["generation"] + 1
+
+
+@pytest.mark.parametrize("change", IMMUTABLE.values(), ids=IMMUTABLE.keys())
+async def test_may_not_change_while_it_runs(world: World, change: Any) -> None:
+    await world.create_run("run", FULL)
+    with pytest.raises(ApiError) as refused:
+        await replace(world, changed(change))
+    assert "make a new run" in said(refused.value)
+
+
+async def test_adding_an_environment_is_refused(world: World) -> None:
+    await world.create_run("run", FULL)
+    spec = copy.deepcopy(FULL)
+    spec["environments"].append({"name": "more", "command": ["x"]})
+    with pytest.raises(ApiError) as refused:
+        await replace(world, spec)
+    assert "added or removed" in said(refused.value)
+
+
+def test_plain_kubectl_apply_works_for_the_crd_and_the_example(kubectl: Any, installed: None) -> None:
+    """Client-side apply keeps a copy of the object in an annotation of limited size."""
+    assert SOURCE.stat().st_size < 200_000
+    done = kubectl("apply", "-f", str(SOURCE), "--dry-run=server")
+    assert done.returncode == 0, done.stderr
+    done = kubectl("apply", "-f", str(ROOT / "examples" / "quickstart.yaml"), "--dry-run=server", "--validate=strict")
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_field_beside_config_is_named_by_kubectl(kubectl: Any, installed: None, world: World) -> None:
+    text = json.dumps(world.manifest("run", checkpoint={"every": 3}))
+    done = kubectl("apply", "--dry-run=server", "-f", "-", text=text)
+    assert done.returncode != 0 and 'unknown field "spec.checkpoint"' in done.stderr
+
+
+async def test_columns_and_names(world: World, kubectl: Any) -> None:
+    await world.create_run("shown")
+    body = await world.run("shown")
+    body["status"] = {
+        "phase": "Running",
+        "progress": "2/5",
+        "environmentsReady": "1/2",
+        "reward": {"mean": 0.25},
+        "checkpoint": {"path": "tinker://x"},
+    }
+    await world.kube.request("PUT", api.RUNS.path(world.namespace, "shown", "status"), body=body)
+    done = kubectl("get", "tar", "-n", world.namespace)
+    assert done.stdout.split()[:7] == ["NAME", "PHASE", "STEP", "REWARD", "ENVS", "AGE", "shown"]
+    assert done.stdout.split()[7:11] == ["Running", "2/5", "0.25", "1/2"]
+    assert "tinker://x" in kubectl("get", "tinkeratroposruns", "-n", world.namespace, "-o", "wide").stdout
+    assert "shown" in kubectl("get", "tinker-atropos", "-n", world.namespace).stdout
+    assert "Sequences" in kubectl("explain", "tar.spec.config.env.batch_size").stdout
+
+
+def test_every_rule_says_what_to_do() -> None:
+    crd = yaml.safe_load(SOURCE.read_text())
+
+    def rules(node: Any) -> list[dict[str, Any]]:
+        if isinstance(node, list):
+            return [rule for item in node for rule in rules(item)]
+        if isinstance(node, dict):
+            return [
+                rule
+                for key, value in node.items()
+                for rule in (value if key == "x-kubernetes-validations" else rules(value))
+            ]
+        return []
+
+    found = rules(crd)
+    assert len(found) > 10
+    assert all(rule.get("message") for rule in found)
