@@ -109,6 +109,7 @@ class Stack:
     gateway: Gateway
     epoch: int = 0
     step: int = -1
+    _trained: int = 0
     _service: Any = None
     _training: Any = None
     _programs: list[Program] = field(default_factory=list)
@@ -200,7 +201,9 @@ class Stack:
     def lease(self) -> pb.Batch:
         """The next batch, acknowledged at once so that the next lease is another one."""
         stub, metadata = self.trajectories.stub(), self.trajectories.metadata
-        request = pb.LeaseRequest(epoch=self.epoch, for_step=1, wait_seconds=20)
-        batch = stub.Lease(request, metadata=metadata, timeout=40).batch
+        self._trained += 1
+        request = pb.LeaseRequest(epoch=self.epoch, for_step=self._trained, wait_seconds=20)
+        batch = stub.Lease(request, metadata=metadata, wait_for_ready=True, timeout=40).batch
         assert batch.lease_id, "no batch came"
+        stub.Ack(pb.AckRequest(epoch=self.epoch, lease_id=batch.lease_id, step=self._trained), metadata=metadata)
         return batch
