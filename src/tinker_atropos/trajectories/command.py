@@ -59,10 +59,12 @@ def command(
       tinker-atropos trajectories --port 8000 --grpc-port 8010 --store ./run-store
       curl http://127.0.0.1:8000/status
     """
-    import asyncio
+    import gc
+
+    import uvloop
 
     from tinker_atropos.protocol import logs
-    from tinker_atropos.trajectories.server import Options, serve
+    from tinker_atropos.trajectories.server import Options, serve_until_signal
     from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
 
     logs.configure("trajectories", log_level)
@@ -74,7 +76,8 @@ def command(
         if not token:
             raise click.ClickException(f"--token-file {token_file} is empty; write the run's token into it")
     try:
-        asyncio.run(serve(Options(host, port, grpc_port, store, token or "", max_body_mb << 20)))
+        gc.set_threshold(50_000, 50, 100)  # the ledger is many small objects that stay
+        uvloop.run(serve_until_signal(Options(host, port, grpc_port, store, token or "", max_body_mb << 20)))
     except (StoreUnavailableError, StoreCorruptError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

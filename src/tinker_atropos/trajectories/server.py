@@ -43,13 +43,25 @@ def open_store(store: str) -> Store:
     return EmbeddedStore(Path(store), fold)
 
 
-async def serve(options: Options) -> None:
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where it listens."""
+
+    port: int
+    grpc_port: int
+
+
+async def serve_until_signal(options: Options) -> None:
     """Serve until SIGTERM or SIGINT."""
-    loop = asyncio.get_running_loop()
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.set)
+        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+    await serve(options, ending, lambda _: None)
 
+
+async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addresses], None]) -> None:
+    """Serve until `ending`; says when and where it is ready."""
+    loop = asyncio.get_running_loop()
     started = time.monotonic()
     store = open_store(options.store)
     exchange = await Exchange.open(store)
@@ -86,6 +98,7 @@ async def serve(options: Options) -> None:
         time.monotonic() - started,
         extra={"http": f"{options.host}:{port}", "grpc": f"{options.host}:{grpc_port}"},
     )
+    ready(Addresses(port, grpc_port))
     await ending.wait()
     logger.info("ending")
     http.close()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import http.client
 import json
 import os
+import queue
 import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +42,31 @@ def free_port() -> int:
 
 
 class Server:
-    """One `tinker-atropos trajectories` on its own store, and its two front ends."""
+    """One trajectory server on its own store, and its two front ends.
+
+    `start` runs `tinker-atropos trajectories` as a process, which can be killed; `start_here` runs the same server in a
+    thread, which starts at once.
+    """
 
     REGISTRATION = REGISTRATION
     pb = pb
 
-    def __init__(self, folder: Path, token: str = "", arguments: Sequence[str] = ()) -> None:
-        self.store = folder / "store"
+    def __init__(self, folder: Path, token: str = "", store: str = "", max_body_mb: int = 256) -> None:
+        self.store = store or str(folder / "store")
         self.log = folder / "server.log"
-        self.port, self.grpc_port = free_port(), free_port()
         self.token = token
-        self.arguments = arguments
+        self.max_body_mb = max_body_mb
+        self.port = self.grpc_port = 0
         self.process: subprocess.Popen[bytes] | None = None
+        self._here: tuple[threading.Thread, Callable[[], None]] | None = None
         self._channel: grpc.Channel | None = None
 
     def start(self) -> None:
+        if not self.port:
+            self.port, self.grpc_port = free_port(), free_port()
         command = [
             sys.executable, "-m", "tinker_atropos.cli.main", "trajectories", "--port", str(self.port),
-            "--grpc-port", str(self.grpc_port), "--store", str(self.store), *self.arguments,
+            "--grpc-port", str(self.grpc_port), "--store", self.store, "--max-body-mb", str(self.max_body_mb),
         ]  # fmt: skip
         environment = {**os.environ, "TINKER_ATROPOS_TRAJECTORIES_TOKEN": self.token}
         with self.log.open("ab") as log:
@@ -70,26 +80,69 @@ class Server:
                     return
             time.sleep(0.02)
 
+    def start_here(self) -> None:
+        import uvloop
+
+        from tinker_atropos.trajectories.server import Addresses, Options, serve
+
+        options = Options("127.0.0.1", self.port, self.grpc_port, self.store, self.token, self.max_body_mb << 20)
+        started: queue.Queue[Any] = queue.Queue()
+
+        async def run() -> None:
+            ending, loop = asyncio.Event(), asyncio.get_running_loop()
+
+            def ready(addresses: Addresses) -> None:
+                started.put((addresses, lambda: loop.call_soon_threadsafe(ending.set)))
+
+            await serve(options, ending, ready)
+
+        def guarded() -> None:
+            try:
+                uvloop.run(run())
+            except BaseException as error:
+                started.put(error)
+                raise
+
+        thread = threading.Thread(target=guarded, daemon=True)
+        thread.start()
+        answer = started.get(timeout=60)
+        if isinstance(answer, BaseException):
+            raise answer
+        addresses, end = answer
+        self.port, self.grpc_port, self._here = addresses.port, addresses.grpc_port, (thread, end)
+
     def kill(self) -> None:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(20)
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        self._close()
 
     def stop(self) -> int:
+        self._close()
+        if self._here is not None:
+            thread, end = self._here
+            end()
+            thread.join(30)
+            self._here = None
         if self.process is None:
             return 0
-        if self._channel is not None:
-            self._channel.close()
         if self.process.poll() is None:
             self.process.terminate()
         return self.process.wait(20)
 
+    def _close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
     def restart(self) -> None:
-        self.kill()
-        self.start()
+        """Kill -9 and start again, or, in a thread, end and start again on the same ports."""
+        if self.process is not None:
+            self.kill()
+            self.start()
+        else:
+            self.stop()
+            self.start_here()
 
     @property
     def rpc(self) -> pb_grpc.TrajectoriesStub:
@@ -193,6 +246,16 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
+    """A server in a thread."""
+    server = Server(tmp_path)
+    server.start_here()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def process_server(tmp_path: Path) -> Iterator[Server]:
+    """A server as a process, to be killed."""
     server = Server(tmp_path)
     server.start()
     yield server
@@ -208,7 +271,7 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         folder = tmp_path / f"server-{len(made)}"
         folder.mkdir()
         made.append(Server(folder, **options))
-        made[-1].start()
+        made[-1].start_here()
         return made[-1]
 
     yield make

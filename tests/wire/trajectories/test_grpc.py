@@ -194,7 +194,8 @@ class TestLease:
 
 
 class TestAcknowledgement:
-    def test_repeated_after_a_lost_answer_and_a_restart_it_counts_once(self, server: Any) -> None:
+    def test_repeated_after_a_lost_answer_and_a_restart_it_counts_once(self, process_server: Any) -> None:
+        server = process_server
         server.take_over()
         server.post("/scored_data_list", [server.group(number) for number in range(8)])
         batch = server.lease(1, 1)
@@ -341,7 +342,8 @@ class Load:
             assert not thread.is_alive()
 
 
-def test_killed_at_random_points_nothing_is_lost_and_nothing_is_trained_twice(server: Any) -> None:
+def test_killed_at_random_points_nothing_is_lost_and_nothing_is_trained_twice(process_server: Any) -> None:
+    server = process_server
     load = Load(server, seed=3)
     for _ in range(5):
         load.resume()

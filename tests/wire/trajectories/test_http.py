@@ -239,7 +239,7 @@ class TestPosts:
         assert server.call("POST", "/scored_data", b"x", {"Content-Encoding": "deflate"})[0] == 415
 
     def test_a_body_that_inflates_without_end_is_refused(self, make_server: Any) -> None:
-        server = make_server(arguments=["--max-body-mb", "1"])
+        server = make_server(max_body_mb=1)
         bomb = server.zipped([0] * 2_000_000)
         assert len(bomb) < 100_000
         assert server.call("POST", "/scored_data", bomb, {"Content-Encoding": "gzip"})[0] == 413
@@ -390,7 +390,7 @@ class TestToken:
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         with pytest.raises(grpc.RpcError) as caught:
             server.rpc.Lease(request, metadata=[("authorization", "Bearer secret")])
-        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert caught.value.code() is grpc.StatusCode.ABORTED
 
 
 class TestLookingIn:
@@ -408,7 +408,9 @@ class TestLookingIn:
         assert b'tinker_atropos_trajectories_groups{state="queued"} 1.0' in text
         assert b'tinker_atropos_trajectories_refused_posts_total{field="masks"} 1.0' in text
 
-    def test_it_ends_in_order(self, server: Any) -> None:
-        server.post("/scored_data", server.group(1))
-        assert server.stop() == 0
-        assert "Traceback" not in server.log.read_text()
+    def test_it_ends_in_order(self, process_server: Any) -> None:
+        process_server.post("/scored_data", process_server.group(1))
+        assert process_server.stop() == 0
+        log = process_server.log.read_text()
+        assert '"message": "ready on http://127.0.0.1:' in log
+        assert "Traceback" not in log
