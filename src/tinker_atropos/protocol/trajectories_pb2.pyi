@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunSettings(_message.Message):
-    __slots__ = ("run_id", "batch_size", "group_size", "max_token_length", "total_steps", "base_model", "max_steps_off_policy", "checkpoint_dir", "save_checkpoint_interval", "wandb_project", "wandb_group", "environments")
+    __slots__ = ("run_id", "batch_size", "group_size", "max_token_length", "total_steps", "base_model", "max_steps_off_policy", "checkpoint_dir", "save_checkpoint_interval", "wandb_project", "wandb_group", "environments", "unknown_version", "unpackable")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +21,8 @@ class RunSettings(_message.Message):
     WANDB_PROJECT_FIELD_NUMBER: _ClassVar[int]
     WANDB_GROUP_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNPACKABLE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     batch_size: int
     group_size: int
@@ -32,17 +35,21 @@ class RunSettings(_message.Message):
     wandb_project: str
     wandb_group: str
     environments: _containers.RepeatedCompositeFieldContainer[EnvironmentShare]
-    def __init__(self, run_id: _Optional[str] = ..., batch_size: _Optional[int] = ..., group_size: _Optional[int] = ..., max_token_length: _Optional[int] = ..., total_steps: _Optional[int] = ..., base_model: _Optional[str] = ..., max_steps_off_policy: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_checkpoint_interval: _Optional[int] = ..., wandb_project: _Optional[str] = ..., wandb_group: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[EnvironmentShare, _Mapping]]] = ...) -> None: ...
+    unknown_version: str
+    unpackable: str
+    def __init__(self, run_id: _Optional[str] = ..., batch_size: _Optional[int] = ..., group_size: _Optional[int] = ..., max_token_length: _Optional[int] = ..., total_steps: _Optional[int] = ..., base_model: _Optional[str] = ..., max_steps_off_policy: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_checkpoint_interval: _Optional[int] = ..., wandb_project: _Optional[str] = ..., wandb_group: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[EnvironmentShare, _Mapping]]] = ..., unknown_version: _Optional[str] = ..., unpackable: _Optional[str] = ...) -> None: ...
 
 class EnvironmentShare(_message.Message):
-    __slots__ = ("name", "weight", "min_batch_share")
+    __slots__ = ("name", "weight", "min_batch_share", "max_batch_share")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     MIN_BATCH_SHARE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_SHARE_FIELD_NUMBER: _ClassVar[int]
     name: str
     weight: float
     min_batch_share: float
-    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., min_batch_share: _Optional[float] = ...) -> None: ...
+    max_batch_share: float
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., min_batch_share: _Optional[float] = ..., max_batch_share: _Optional[float] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("sampled", "trained")
@@ -319,3 +326,61 @@ class RecordRequest(_message.Message):
 class RecordResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CapacityRequest(_message.Message):
+    __slots__ = ("rollout", "kind", "environment", "instance", "sequences")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WANT: _ClassVar[CapacityRequest.Kind]
+        SAMPLED: _ClassVar[CapacityRequest.Kind]
+        CONTINUED: _ClassVar[CapacityRequest.Kind]
+        ABANDONED: _ClassVar[CapacityRequest.Kind]
+    WANT: CapacityRequest.Kind
+    SAMPLED: CapacityRequest.Kind
+    CONTINUED: CapacityRequest.Kind
+    ABANDONED: CapacityRequest.Kind
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    rollout: str
+    kind: CapacityRequest.Kind
+    environment: str
+    instance: str
+    sequences: int
+    def __init__(self, rollout: _Optional[str] = ..., kind: _Optional[_Union[CapacityRequest.Kind, str]] = ..., environment: _Optional[str] = ..., instance: _Optional[str] = ..., sequences: _Optional[int] = ...) -> None: ...
+
+class CapacityGrant(_message.Message):
+    __slots__ = ("rollout", "seconds")
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    rollout: str
+    seconds: float
+    def __init__(self, rollout: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class PostRequest(_message.Message):
+    __slots__ = ("number", "post_id", "environment", "instance", "group")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    POST_ID_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    post_id: str
+    environment: str
+    instance: str
+    group: Group
+    def __init__(self, number: _Optional[int] = ..., post_id: _Optional[str] = ..., environment: _Optional[str] = ..., instance: _Optional[str] = ..., group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
+
+class PostResponse(_message.Message):
+    __slots__ = ("number", "error", "duplicate", "retry")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    error: str
+    duplicate: bool
+    retry: bool
+    def __init__(self, number: _Optional[int] = ..., error: _Optional[str] = ..., duplicate: _Optional[bool] = ..., retry: _Optional[bool] = ...) -> None: ...

@@ -79,6 +79,16 @@ class TrajectoriesStub:
                 request_serializer=trajectories__pb2.RecordRequest.SerializeToString,
                 response_deserializer=trajectories__pb2.RecordResponse.FromString,
                 _registered_method=True)
+        self.Capacity = channel.stream_stream(
+                '/tinker_atropos.trajectories.v1.Trajectories/Capacity',
+                request_serializer=trajectories__pb2.CapacityRequest.SerializeToString,
+                response_deserializer=trajectories__pb2.CapacityGrant.FromString,
+                _registered_method=True)
+        self.Post = channel.stream_stream(
+                '/tinker_atropos.trajectories.v1.Trajectories/Post',
+                request_serializer=trajectories__pb2.PostRequest.SerializeToString,
+                response_deserializer=trajectories__pb2.PostResponse.FromString,
+                _registered_method=True)
 
 
 class TrajectoriesServicer:
@@ -147,6 +157,20 @@ class TrajectoriesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Capacity(self, request_iterator, context):
+        """Which new rollouts may start, so that their groups can be trained before they are too old (for the gateway).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Post(self, request_iterator, context):
+        """Groups from a runner that speaks gRPC; each is durable before its answer. The stream's flow control is the brake.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrajectoriesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -194,6 +218,16 @@ def add_TrajectoriesServicer_to_server(servicer, server):
                     servicer.Record,
                     request_deserializer=trajectories__pb2.RecordRequest.FromString,
                     response_serializer=trajectories__pb2.RecordResponse.SerializeToString,
+            ),
+            'Capacity': grpc.stream_stream_rpc_method_handler(
+                    servicer.Capacity,
+                    request_deserializer=trajectories__pb2.CapacityRequest.FromString,
+                    response_serializer=trajectories__pb2.CapacityGrant.SerializeToString,
+            ),
+            'Post': grpc.stream_stream_rpc_method_handler(
+                    servicer.Post,
+                    request_deserializer=trajectories__pb2.PostRequest.FromString,
+                    response_serializer=trajectories__pb2.PostResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -439,6 +473,60 @@ class Trajectories:
             '/tinker_atropos.trajectories.v1.Trajectories/Record',
             trajectories__pb2.RecordRequest.SerializeToString,
             trajectories__pb2.RecordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Capacity(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tinker_atropos.trajectories.v1.Trajectories/Capacity',
+            trajectories__pb2.CapacityRequest.SerializeToString,
+            trajectories__pb2.CapacityGrant.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Post(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tinker_atropos.trajectories.v1.Trajectories/Post',
+            trajectories__pb2.PostRequest.SerializeToString,
+            trajectories__pb2.PostResponse.FromString,
             options,
             channel_credentials,
             insecure,
