@@ -1,0 +1,375 @@
+"""What is decided for a run, given what is there of it and the time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+
+from tinker_atropos.protocol.exit_codes import CONFIG_ERROR, FENCED, KEY_REFUSED, STARTUP_TIMEOUT, STATE_LOST
+from tinker_atropos.protocol.progress import ProgressReport
+from tinker_atropos_operator.plan.observed import Observed
+from tinker_atropos_operator.plan.pods import Trouble
+from tinker_atropos_operator.plan.progress import Heard
+from tinker_atropos_operator.plan.run import Decision, decide
+
+DEADLINE_PASSED = 601.0
+"""Seconds after which the default startup deadline is over."""
+
+
+def report(build: Any, pod: str = "trainer-a", *, ago: float = 1, **fields: Any) -> Heard:
+    values = {"run_uid": build.uid, "epoch": 1, "attempt": 1, "phase": "Training", "total_steps": 5, **fields}
+    return Heard(ProgressReport(**values), pod, build.now - dt.timedelta(seconds=ago))
+
+
+def word(build: Any, **fields: Any) -> str:
+    values = {"runUid": build.uid, "epoch": 1, "attempt": 1, "phase": "Complete", "step": 5, "totalSteps": 5, **fields}
+    return json.dumps(values)
+
+
+def condition(decision: Decision, kind: str) -> dict[str, Any]:
+    assert decision.status is not None
+    return next(entry for entry in decision.status["conditions"] if entry["type"] == kind)
+
+
+def phase(decision: Decision) -> str:
+    assert decision.status is not None
+    return str(decision.status["phase"])
+
+
+def test_a_new_run_gets_its_objects_and_says_pending(build: Any) -> None:
+    decision = decide(build.situation(build.run()))
+    assert len(decision.children) == 6 and not decision.deletions
+    assert phase(decision) == "Pending"
+    assert decision.status is not None
+    assert decision.status["progress"] == "0/5" and decision.status["environmentsReady"] == "0/2"
+    assert decision.status["startTime"] == build.ago(0)
+    assert decision.look_again == pytest.approx(600.1)
+
+
+def test_a_run_that_is_being_deleted_is_left_to_garbage_collection(build: Any) -> None:
+    assert decide(build.situation(build.run(deleting=True))) == Decision()
+
+
+def test_a_run_that_cannot_be_makes_nothing_and_says_why(build: Any) -> None:
+    decision = decide(build.situation(build.run(config={"tinker": {"lr": 1, "lora_rnk": 2}})))
+    assert not decision.children and phase(decision) == "Stalled"
+    message = condition(decision, "Stalled")["message"]
+    assert "spec.config.tinker.lora_rnk" in message and "lora_rank" in message and "spec.config.tinker.lr" in message
+    assert condition(decision, "Stalled")["reason"] == "InvalidConfig"
+
+
+def test_a_near_miss_in_env_is_a_warning_only(build: Any) -> None:
+    env = {"group_size": 4, "batch_size": 8, "total_step": 9}
+    decision = decide(build.situation(build.run(config={"env": env})))
+    assert decision.children
+    assert "total_step" in condition(decision, "Stalled")["message"]
+    assert condition(decision, "Stalled")["status"] == "False"
+
+
+def test_every_part_works_and_the_trainer_trains(build: Any) -> None:
+    run = build.run({"startTime": build.ago(50)})
+    decision = decide(build.situation(run, build.everything(), heard=report(build, step=2, seconds_per_step=2.0)))
+    assert phase(decision) == "Running"
+    assert condition(decision, "Ready")["status"] == "True"
+    assert decision.status is not None
+    assert decision.status["step"] == 2 and decision.status["progress"] == "2/5"
+    assert decision.status["runningTime"] == build.ago(0)
+    assert decision.status["eta"] == build.ago(1 - 6)
+    assert decision.status["environmentsReady"] == "2/2"
+
+
+def test_every_part_works_but_no_report_comes_through(build: Any) -> None:
+    run = build.run({"startTime": build.ago(DEADLINE_PASSED)})
+    decision = decide(build.situation(run, build.everything(), listening_since=build.now - dt.timedelta(seconds=500)))
+    assert phase(decision) == "Starting", "training may go on all the same: the run is not ended"
+    assert condition(decision, "ProgressFresh")["status"] == "Unknown"
+
+
+def test_a_trainer_that_falls_silent_shows(build: Any) -> None:
+    run = build.run({"startTime": build.ago(900), "runningTime": build.ago(800), "step": 2, "epoch": 1})
+    heard = report(build, step=2, ago=121)
+    decision = decide(build.situation(run, build.everything(), heard=heard))
+    assert condition(decision, "ProgressFresh")["reason"] == "Silent"
+    slow = build.run({**run.status, "secondsPerStep": 60})
+    decision = decide(build.situation(slow, build.everything(), heard=heard))
+    assert condition(decision, "ProgressFresh")["status"] == "True", "ten steps may pass"
+    assert decision.look_again == pytest.approx(600 - 121 + 0.1)
+
+
+def test_nothing_changes_when_nothing_has_changed(build: Any) -> None:
+    run = build.run({"startTime": build.ago(50)})
+    observed, heard = build.everything(), report(build, step=2, seconds_per_step=2.0, message="training")
+    first = decide(build.situation(run, observed, heard=heard))
+    assert first.status is not None
+    later = build.situation(build.run(first.status), observed, heard=heard)
+    second = decide(type(later)(**{**vars(later), "now": build.now + dt.timedelta(seconds=7)}))
+    assert second.status == first.status
+    assert list(second.changed) == []
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes(build: Any) -> None:
+    first = decide(build.situation(build.run({"startTime": build.ago(50)}), build.everything(trainer="Pending")))
+    assert first.status is not None
+    old = [{**entry, "lastTransitionTime": build.ago(40)} for entry in first.status["conditions"]]
+    run = build.run({**first.status, "conditions": old}, generation=2)
+    second = decide(build.situation(run, build.everything()))
+    assert condition(second, "AtroposAPIReady")["lastTransitionTime"] == build.ago(40)
+    assert condition(second, "AtroposAPIReady")["observedGeneration"] == 2
+    assert condition(second, "TrainerRunning")["lastTransitionTime"] == build.ago(0)
+    assert [entry.type for entry in second.changed if entry.status == "True"] == ["TrainerRunning"]
+
+
+def finished(build: Any, **status: Any) -> Any:
+    conditions = [build.condition("Complete", "Trained")]
+    return build.run({"conditions": conditions, "step": 5, **status})
+
+
+def test_a_finished_run_makes_nothing_and_clears_away(build: Any) -> None:
+    observed = build.everything()
+    observed.jobs["tar-first-trainer-1"]["status"]["conditions"].append(build.condition("Complete"))
+    observed.deployments["tar-first-tinker"] = build.deployment("tar-first-tinker")
+    observed.services["tar-first-tinker"] = {"metadata": {"name": "tar-first-tinker", "uid": "x"}}
+    decision = decide(build.situation(finished(build), observed, heard=report(build, step=9)))
+    assert not decision.children and decision.status is None
+    assert sorted((delete.kind, delete.name) for delete in decision.deletions) == [
+        ("Deployment", "tar-first-api"),
+        ("Deployment", "tar-first-env-digits"),
+        ("Service", "tar-first-api"),
+    ]
+
+
+def test_a_finished_run_stops_a_trainer_that_goes_on(build: Any) -> None:
+    decision = decide(build.situation(finished(build), build.everything()))
+    assert ("Job", "tar-first-trainer-1") in {(delete.kind, delete.name) for delete in decision.deletions}
+
+
+def test_what_is_going_already_is_not_deleted_again(build: Any) -> None:
+    observed = build.everything()
+    observed.deployments["tar-first-api"]["metadata"]["deletionTimestamp"] = build.ago(1)
+    decision = decide(build.situation(finished(build), observed))
+    assert "tar-first-api" not in {delete.name for delete in decision.deletions if delete.kind == "Deployment"}
+
+
+def ended(
+    build: Any, *, code: int = 0, message: str = "", status: dict[str, Any] | None = None, job: Any = None
+) -> Decision:
+    pod = build.pod(
+        "trainer", "trainer-a", phase="Failed" if code else "Succeeded", statuses=[build.terminated(code, message)]
+    )
+    observed = build.everything()
+    observed = Observed(observed.deployments, {"tar-first-trainer-1": job}, observed.services, {}, [pod])
+    return decide(build.situation(build.run({"startTime": build.ago(50), **(status or {})}), observed))
+
+
+def test_the_last_word_completes_the_run(build: Any) -> None:
+    job = build.job(1, build.condition("Complete"))
+    decision = ended(build, message=word(build, samplerWeights="tinker://x/final"), job=job)
+    assert phase(decision) == "Complete" and not decision.children and not decision.deletions
+    assert decision.status is not None
+    assert decision.status["samplerWeights"] == "tinker://x/final"
+    assert decision.status["completionTime"] == build.ago(0)
+    assert decision.status["environmentsReady"] == "0/0"
+    assert "tinker://x/final" in decision.status["message"]
+
+
+def test_final_weights_in_the_status_complete_it_too(build: Any) -> None:
+    job = build.job(1, build.condition("Complete"))
+    decision = ended(build, job=job, status={"samplerWeights": "tinker://x/final", "step": 5, "epoch": 1})
+    assert phase(decision) == "Complete"
+
+
+def test_a_job_that_ended_in_order_without_a_last_word_completes_nothing(build: Any) -> None:
+    decision = ended(build, job=build.job(1, build.condition("Complete", seconds_ago=5)))
+    assert phase(decision) != "Complete"
+    assert condition(decision, "TrainerRunning")["reason"] == "WaitingForReport"
+    assert decision.look_again == pytest.approx(10.1)
+    decision = ended(build, job=build.job(1, build.condition("Complete", seconds_ago=20)))
+    assert decision.status is not None and decision.status["trainerAttempt"] == 2
+    assert "Job/tar-first-trainer-2" in {f"{child.kind}/{child.name}" for child in decision.children}
+
+
+FAILURES = {
+    "a refused key": (KEY_REFUSED, "KeyRefused", ["your config", "Secret tinker", "valid key"]),
+    "a config that cannot work": (CONFIG_ERROR, "InvalidConfig", ["your config", "new run"]),
+    "a state that is gone": (STATE_LOST, "StateLost", ["service is broken", "new run"]),
+    "peers that did not come": (STARTUP_TIMEOUT, "StartupTimeout", ["deadlines.startup"]),
+    "another trainer": (FENCED, "Fenced", ["another trainer"]),
+    "a crash": (1, "TrainerFailed", ["7 times", "exit status 1"]),
+    "a kill": (137, "TrainerFailed", ["exit status 137"]),
+}
+
+
+@pytest.mark.parametrize(("code", "reason", "words"), FAILURES.values(), ids=FAILURES.keys())
+@pytest.mark.parametrize("pods_are_there", [True, False], ids=["with its pod", "its pod is gone"])
+def test_why_a_trainer_failed(build: Any, code: int, reason: str, words: list[str], pods_are_there: bool) -> None:
+    text = f"Container trainer for pod ns/x failed with exit code {code} matching FailJob rule at index 1"
+    job = build.job(1, build.condition("Failed", "PodFailurePolicy", text))
+    if pods_are_there:
+        decision = ended(build, code=code, message=word(build, phase="Failed", message="because"), job=job)
+    else:
+        observed = build.everything()
+        observed = Observed(observed.deployments, {"tar-first-trainer-1": job}, observed.services)
+        decision = decide(build.situation(build.run({"startTime": build.ago(50)}), observed))
+    assert phase(decision) == "Failed" and not decision.children
+    failed = condition(decision, "Failed")
+    assert failed["reason"] == reason
+    if pods_are_there:
+        assert "because" in failed["message"]
+        for expected in words:
+            assert expected in failed["message"]
+    assert condition(decision, "Ready")["status"] == "False"
+    assert condition(decision, "Stalled")["status"] == "True"
+
+
+def test_log_lines_stand_in_for_a_trainers_last_word(build: Any) -> None:
+    job = build.job(1, build.condition("Failed", "BackoffLimitExceeded"))
+    decision = ended(build, code=1, message="Traceback\n  line\nMemoryError: no more\n", job=job)
+    assert "MemoryError: no more" in condition(decision, "Failed")["message"]
+
+
+def starting(build: Any, seconds: float, observed: Observed, **more: Any) -> Decision:
+    status = more.pop("status", {})
+    return decide(build.situation(build.run({"startTime": build.ago(seconds), **status}), observed, **more))
+
+
+def test_the_startup_deadline_names_what_was_missing(build: Any) -> None:
+    waiting = build.waiting("environment", "ImagePullBackOff", 'Back-off pulling image "nowhere"')
+    pod = build.pod("environment", "env-a", phase="Pending", environment="digits", statuses=[waiting])
+    observed = build.everything(pod, ready=0)
+    early = starting(build, 599, observed)
+    assert phase(early) == "Stalled" and early.look_again == pytest.approx(1.1)
+    late = starting(build, DEADLINE_PASSED, observed)
+    assert phase(late) == "Failed"
+    failed = condition(late, "Failed")
+    assert failed["reason"] == "StartupDeadlineExceeded"
+    assert 'Back-off pulling image "nowhere"' in failed["message"] and "deadlines.startup 10m" in failed["message"]
+
+
+def test_a_trainer_that_waits_for_its_first_batch_is_not_starting_for_ever(build: Any) -> None:
+    heard = report(build, phase="Waiting", message="waiting for the first batch: 0 of 2 groups")
+    decision = starting(build, DEADLINE_PASSED, build.everything(), heard=heard)
+    assert phase(decision) == "Failed" and "0 of 2 groups" in condition(decision, "Failed")["message"]
+
+
+def test_a_first_step_that_takes_long_is_no_failure(build: Any) -> None:
+    heard = report(build, phase="Training", message="the first step")
+    assert phase(starting(build, DEADLINE_PASSED, build.everything(), heard=heard)) == "Running"
+
+
+def test_after_the_start_no_startup_deadline_ends_a_run(build: Any) -> None:
+    observed = Observed(jobs={"tar-first-trainer-1": build.job()})
+    decision = starting(build, DEADLINE_PASSED, observed, status={"runningTime": build.ago(500), "step": 3, "epoch": 1})
+    assert phase(decision) == "Running" and condition(decision, "Reconciling")["reason"] == "Recovering"
+
+
+def test_a_missing_secret_stalls_and_fails_soon(build: Any) -> None:
+    waiting = build.waiting("trainer", "CreateContainerConfigError", 'secret "tinker" not found')
+    observed = Observed(
+        jobs={"tar-first-trainer-1": build.job()},
+        pods=[build.pod("trainer", "trainer-a", phase="Pending", statuses=[waiting])],
+    )
+    first = starting(build, 5, observed)
+    assert phase(first) == "Stalled" and condition(first, "Stalled")["reason"] == "SecretMissing"
+    assert "Secret tinker" in condition(first, "Stalled")["message"]
+    assert first.look_again == pytest.approx(60.1)
+    assert first.status is not None
+    old = [{**entry, "lastTransitionTime": build.ago(61)} for entry in first.status["conditions"]]
+    second = starting(build, 66, observed, status={**first.status, "conditions": old, "startTime": build.ago(66)})
+    assert phase(second) == "Failed" and condition(second, "Failed")["reason"] == "SecretMissing"
+
+
+def test_one_environment_in_trouble_does_not_stall_a_run_that_another_carries(build: Any) -> None:
+    both = [
+        {"name": "good", "command": ["x"]},
+        {"name": "bad", "command": ["x"]},
+    ]
+    crash = build.waiting("environment", "CrashLoopBackOff", "", {"exitCode": 1, "message": "KeyError: 'x'"})
+    observed = Observed(
+        deployments={
+            "tar-first-api": build.deployment("tar-first-api"),
+            "tar-first-env-good": build.deployment("tar-first-env-good"),
+            "tar-first-env-bad": build.deployment("tar-first-env-bad", 0),
+        },
+        jobs={"tar-first-trainer-1": build.job()},
+        pods=[
+            build.pod("trainer", "trainer-a"),
+            build.pod("environment", "bad-a", environment="bad", statuses=[crash]),
+        ],
+    )
+    run = build.run({"startTime": build.ago(50), "runningTime": build.ago(40)}, environments=both)
+    decision = decide(build.situation(run, observed, heard=report(build, step=1)))
+    assert phase(decision) == "Running" and condition(decision, "Stalled")["status"] == "False"
+    problem = condition(decision, "EnvironmentsReady")
+    assert problem["reason"] == "CrashLoop" and "KeyError: 'x'" in problem["message"]
+    observed.deployments["tar-first-env-good"]["status"]["readyReplicas"] = 0
+    decision = decide(build.situation(run, observed, heard=report(build, step=1)))
+    assert phase(decision) == "Stalled"
+
+
+def test_a_refused_object_stalls_the_run(build: Any) -> None:
+    refused = Trouble("InvalidPodTemplate", "your config: the podTemplate …", "")
+    decision = decide(build.situation(build.run(), refused=refused))
+    assert phase(decision) == "Stalled" and condition(decision, "Stalled")["reason"] == "InvalidPodTemplate"
+
+
+LOCAL = {"tinkerAPI": {"local": {"model": "tiny"}}}
+CLAIM = {"apiServer": {"store": {"volume": {"persistentVolumeClaim": {"claimName": "x"}}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pods", "step", "lost"),
+    [
+        (LOCAL, ["server-a"], 3, False),
+        (LOCAL, ["server-b"], 3, True),
+        (LOCAL, [], 3, False),
+        (LOCAL, ["server-b"], 0, False),
+        ({**LOCAL, **CLAIM}, ["server-b"], 3, False),
+        ({}, ["server-b"], 3, False),
+    ],
+    ids=[
+        "the pod is there",
+        "another pod in its place",
+        "no pod at the moment",
+        "nothing was trained yet",
+        "its volume survives it",
+        "a run on the hosted API",
+    ],
+)
+def test_the_weights_of_a_local_server_die_with_its_pod(
+    build: Any, changes: dict[str, Any], pods: list[str], step: int, lost: bool
+) -> None:
+    observed = build.everything(*[build.pod("local-tinker", name) for name in pods])
+    status = {"startTime": build.ago(50), "runningTime": build.ago(40), "step": step, "epoch": 1}
+    status["localTinker"] = {"pod": "server-a", "uid": "uid-server-a"}
+    decision = decide(build.situation(build.run(status, **changes), observed))
+    assert (phase(decision) == "Failed") == lost
+    if lost:
+        assert condition(decision, "Failed")["reason"] == "LocalTinkerLost"
+        assert "server-a" in condition(decision, "Failed")["message"]
+
+
+def test_the_history_names_each_process_that_held_the_run(build: Any) -> None:
+    run = build.run({"startTime": build.ago(90)})
+    observed = build.everything()
+    first = decide(build.situation(run, observed, heard=report(build, step=2)))
+    assert first.status is not None
+    assert [(e["epoch"], e["pod"], e["fromStep"], e["step"]) for e in first.status["attempts"]] == [
+        (1, "trainer-a", 2, 2)
+    ]
+    second = decide(build.situation(build.run(first.status), observed, heard=report(build, step=4)))
+    assert second.status is not None
+    assert [(e["epoch"], e["step"]) for e in second.status["attempts"]] == [(1, 4)]
+    dead = build.pod("trainer", "trainer-a", phase="Failed", age=60, statuses=[build.terminated(137)])
+    young = build.pod("trainer", "trainer-b", age=10)
+    after = Observed(observed.deployments, observed.jobs, observed.services, {}, [dead, young])
+    heard = report(build, "trainer-b", epoch=2, step=3)
+    third = decide(build.situation(build.run(second.status), after, heard=heard))
+    assert third.status is not None
+    assert [(e["epoch"], e["step"], e.get("reason")) for e in third.status["attempts"]] == [
+        (1, 4, "ExitStatus137"),
+        (2, 3, None),
+    ]
+    assert third.status["step"] == 3, "the surviving lineage goes on from there"
