@@ -63,7 +63,7 @@ def for_model(config: ModelConfig) -> Buckets:
         sample_rows=(16, 128) if small else (1, 4, 16, 64),
         rows=(1, 4, 16, 128) if small else (1, 4, 16),
         kv_bytes_per_token=config.kv_bytes_per_token,
-        kv_budget=1 << 29,
+        kv_budget=5 << 28,
         prefill_tokens=16384 if small else 2048,
         train_tokens=8192 if small else 512,
         floor_tokens=256 if small else 16,
@@ -88,7 +88,10 @@ class SampleNeed:
 
 @dataclass
 class SamplePlan:
-    """One run of the sampling programs: distinct prompts and, per row, (request, sample, prompt slot)."""
+    """One run of the sampling programs: distinct prompts and, per row, (request, sample, prompt slot).
+
+    `generation` is what its longest row may come to; the programs start with less room and grow.
+    """
 
     prompt_length: int
     generation: int
@@ -100,12 +103,12 @@ class SamplePlan:
 
 def plan_sampling(buckets: Buckets, needs: Sequence[SampleNeed]) -> list[SamplePlan]:
     """Group rows by shape, share equal prompts, split where a program would be too large."""
-    groups: dict[tuple[int, int], list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for index, need in enumerate(needs):
-        shape = (buckets.length(len(need.prompt)), buckets.tokens_to_generate(need.max_tokens))
-        groups.setdefault(shape, []).append(index)
+        groups.setdefault(buckets.length(len(need.prompt)), []).append(index)
     plans: list[SamplePlan] = []
-    for (length, generation), indices in groups.items():
+    for length, indices in groups.items():
+        generation = buckets.tokens_to_generate(max(needs[index].max_tokens for index in indices))
         row_limit = buckets.row_limit(length, generation)
         prompt_limit = min(row_limit, buckets.row_capacity(length, buckets.prefill_tokens))
         plan: SamplePlan | None = None

@@ -276,27 +276,26 @@ class Engine:
             hidden, *prompt_kv = sampling.prefill(
                 self.config, self._base, policy.adapter, scale, prompts, lengths, prompt_of_row
             )
-        state = sampling.start_state(
-            self.config, plan.row_slots, plan.generation, hidden, jnp.asarray(rows["max_tokens"])
-        )
-        watched = [requests[index] for index in {index for index, _, _ in plan.rows}]
-        stretch = (
-            _STRETCH if any(r.stop_strings for r in watched) or plan.generation > 4 * _STRETCH else plan.generation
-        )
+        most = int(rows["max_tokens"].max())
+        capacity = self.buckets.generation[0]
+        state = sampling.start_state(self.config, plan.row_slots, capacity, hidden, rows["max_tokens"])
+        watched = any(requests[index].stop_strings for index, _, _ in plan.rows)
         looked_at = np.zeros(len(plan.rows), np.int32)
         until = 0
-        while until < plan.generation:
-            until = min(until + stretch, plan.generation)
-            with self._timed("decode", plan.generation, *size):
+        while True:
+            until = min(until + _STRETCH, capacity) if watched or capacity > 4 * _STRETCH else capacity
+            with self._timed("decode", capacity, *size):
                 state = sampling.decode(
                     self.config, self._base, policy.adapter, scale, tuple(prompt_kv), rows, state, np.int32(until)
                 )
                 done = np.array(state["done"])
-            if stretch < plan.generation:
-                self._end_rows(plan, requests, state, done, looked_at)
-                state = {**state, "done": jnp.asarray(done)}
-            if done.all():
+            self._end_rows(plan, requests, state, done, looked_at)
+            if done.all() or until >= most:
                 break
+            if until == capacity:
+                capacity = self.buckets.tokens_to_generate(capacity + 1)
+                state = sampling.grow(state, capacity)
+            state["done"] = done
         tokens, logprobs = np.asarray(state["tokens"]), np.asarray(state["logprobs"])
         count, stopped = np.asarray(state["count"]), np.asarray(state["stopped"])
         for row, (index, sample, _) in enumerate(plan.rows):

@@ -63,26 +63,39 @@ def _rotate(x: jax.Array, positions: jax.Array, config: ModelConfig) -> jax.Arra
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def attention(
-    queries: jax.Array, segments: list[tuple[jax.Array, jax.Array, jax.Array]], config: ModelConfig
+def _attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array, config: ModelConfig
 ) -> jax.Array:
-    """Grouped-query attention over several (keys, values, mask [rows, time, keys]) segments under one softmax."""
+    """Grouped-query attention of whole rows; mask is [rows or 1, time, keys]."""
     rows, time = queries.shape[:2]
     grouped = queries.reshape(rows, time, config.kv_heads, config.heads // config.kv_heads, config.head_dim)
+    scores = jnp.einsum("btgrd,bsgd->bgrts", grouped, keys) / math.sqrt(config.head_dim)
+    shares = jax.nn.softmax(jnp.where(mask[:, None, None], scores, _MASKED), axis=-1)
+    mixed = jnp.einsum("bgrts,bsgd->btgrd", shares, values)
+    return mixed.reshape(rows, time, config.heads * config.head_dim)
+
+
+def attend_one(
+    query: jax.Array, segments: list[tuple[jax.Array, jax.Array, jax.Array]], config: ModelConfig
+) -> jax.Array:
+    """Attention of one token per row over several (keys, values, mask [rows or 1, keys]) segments under one softmax.
+
+    Keys and values are [rows, kv_heads, keys, head_dim]: read in place, never transposed.
+    """
+    rows = query.shape[0]
+    grouped = query.reshape(rows, config.kv_heads, config.heads // config.kv_heads, config.head_dim)
     scores = [
-        jnp.where(
-            mask[:, None, None], jnp.einsum("btgrd,bsgd->bgrts", grouped, keys) / math.sqrt(config.head_dim), _MASKED
-        )
+        jnp.where(mask[:, None, None], jnp.einsum("bgrd,bgsd->bgrs", grouped, keys), _MASKED)
         for keys, _, mask in segments
     ]
-    shares = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+    shares = jax.nn.softmax(jnp.concatenate(scores, axis=-1) / math.sqrt(config.head_dim), axis=-1)
     mixed: jax.Array = jnp.float32(0)
     start = 0
     for _, values, _ in segments:
-        end = start + values.shape[1]
-        mixed = mixed + jnp.einsum("bgrts,bsgd->btgrd", shares[..., start:end], values)
+        end = start + values.shape[2]
+        mixed = mixed + jnp.einsum("bgrs,bgsd->bgrd", shares[..., start:end], values)
         start = end
-    return mixed.reshape(rows, time, config.heads * config.head_dim)
+    return mixed.reshape(rows, 1, config.heads * config.head_dim)
 
 
 def _causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, config: ModelConfig) -> jax.Array:
@@ -90,13 +103,13 @@ def _causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, config: ModelCon
     time = q.shape[1]
     steps = jnp.arange(time)
     if time <= _WHOLE_ATTENTION or time % _QUERY_BLOCK:
-        return attention(q, [(k, v, (steps[None, :] <= steps[:, None])[None])], config)
+        return _attention(q, k, v, (steps[None, :] <= steps[:, None])[None], config)
 
     # Long rows in blocks of queries, recomputed in the backward pass: the full time × time scores would not fit.
     def block(start: jax.Array) -> jax.Array:
         part = lax.dynamic_slice_in_dim(q, start, _QUERY_BLOCK, axis=1)
         seen = steps[None, :] <= (start + jnp.arange(_QUERY_BLOCK))[:, None]
-        return attention(part, [(k, v, seen[None])], config)
+        return _attention(part, k, v, seen[None], config)
 
     blocks = lax.map(jax.checkpoint(block), jnp.arange(0, time, _QUERY_BLOCK))
     return jnp.moveaxis(blocks, 0, 1).reshape(q.shape[0], time, -1)

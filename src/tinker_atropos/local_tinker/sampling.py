@@ -10,13 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from numpy.typing import NDArray
 
 from tinker_atropos.local_tinker.config import ModelConfig
 from tinker_atropos.local_tinker.model import (
     Adapter,
     Weights,
-    attention,
+    attend_one,
     decoder_layer,
     final_norm,
     forward,
@@ -38,9 +40,13 @@ def _prefill(
     lengths: jax.Array,
     prompt_of_row: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Hidden state of each row's last prompt token and its prompt's keys and values, gathered per row."""
+    """Hidden state of each row's last prompt token and its prompt's keys and values, gathered per row.
+
+    Keys and values are laid out [layers, rows, kv_heads, tokens, head_dim], as decoding reads them.
+    """
     hidden, (keys, values) = forward(config, base, adapter, scale, prompts, keep_kv=True)
     last = hidden[jnp.arange(prompts.shape[0]), lengths - 1]
+    keys, values = jnp.swapaxes(keys, 2, 3), jnp.swapaxes(values, 2, 3)
     return last[prompt_of_row], keys[:, prompt_of_row], values[:, prompt_of_row]
 
 
@@ -84,20 +90,37 @@ def choose(scores: jax.Array, rows: State, step: jax.Array) -> jax.Array:
     return jnp.where(rows["temperature"] <= 0, scores.argmax(-1), drawn).astype(jnp.int32)
 
 
-def start_state(config: ModelConfig, rows: int, generation: int, hidden: jax.Array, max_tokens: jax.Array) -> State:
+def start_state(
+    config: ModelConfig, rows: int, capacity: int, hidden: jax.Array, max_tokens: NDArray[np.int32]
+) -> State:
     """State before the first token. Rows without tokens to generate (padding) are done at once."""
-    cache = (config.layers, rows, generation, config.kv_heads, config.head_dim)
+    cache = (config.layers, rows, config.kv_heads, capacity, config.head_dim)
     return {
-        "step": jnp.int32(0),
+        "step": np.int32(0),
         "hidden": hidden,
-        "keys": jnp.zeros(cache, jnp.float32),
-        "values": jnp.zeros(cache, jnp.float32),
-        "tokens": jnp.zeros((rows, generation), jnp.int32),
-        "logprobs": jnp.zeros((rows, generation), jnp.float32),
-        "count": jnp.zeros(rows, jnp.int32),
+        "keys": np.zeros(cache, np.float32),
+        "values": np.zeros(cache, np.float32),
+        "tokens": np.zeros((rows, capacity), np.int32),
+        "logprobs": np.zeros((rows, capacity), np.float32),
+        "count": np.zeros(rows, np.int32),
         "done": max_tokens <= 0,
-        "stopped": jnp.zeros(rows, bool),
+        "stopped": np.zeros(rows, bool),
     }
+
+
+def grow(state: State, capacity: int) -> State:
+    """The same state with room for more tokens: few rows need the room that their request allows."""
+
+    def wider(array: jax.Array, axis: int) -> NDArray[Any]:
+        old = np.asarray(array)
+        shape = list(old.shape)
+        shape[axis] = capacity
+        new = np.zeros(shape, old.dtype)
+        new[tuple(slice(0, size) for size in old.shape)] = old
+        return new
+
+    caches = {name: wider(state[name], 3) for name in ("keys", "values")}
+    return {**state, **caches, **{name: wider(state[name], 1) for name in ("tokens", "logprobs")}}
 
 
 def _decode(
@@ -113,7 +136,7 @@ def _decode(
     """Generate up to step `until`, or until every row is done."""
     prompt_keys, prompt_values = prompt_kv
     generation = state["tokens"].shape[1]
-    in_prompt = (jnp.arange(prompt_keys.shape[2])[None, :] < rows["prompt_length"][:, None])[:, None]
+    in_prompt = jnp.arange(prompt_keys.shape[3])[None, :] < rows["prompt_length"][:, None]
     loras = layer_adapters(adapter)
 
     def advance(s: State) -> State:
@@ -121,20 +144,20 @@ def _decode(
         step = s["step"]
         token = lax.dynamic_index_in_dim(s["tokens"], step, axis=1, keepdims=False)
         positions = (rows["prompt_length"] + step)[:, None]
-        generated = (jnp.arange(generation) <= step)[None, None, :]
+        generated = (jnp.arange(generation) <= step)[None, :]
 
         def one_layer(carry: tuple[jax.Array, jax.Array, jax.Array], stacked: Any) -> tuple[Any, None]:
             x, all_keys, all_values = carry
             layer, lora, keys_before, values_before, number = stacked
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-                at = (number, 0, step, 0, 0)
-                keys = lax.dynamic_update_slice(all_keys, k[None], at)
-                values = lax.dynamic_update_slice(all_values, v[None], at)
+                at = (number, 0, 0, step, 0)
+                keys = lax.dynamic_update_slice(all_keys, jnp.swapaxes(k, 1, 2)[None], at)
+                values = lax.dynamic_update_slice(all_values, jnp.swapaxes(v, 1, 2)[None], at)
                 own = lax.dynamic_index_in_dim(keys, number, keepdims=False)
                 own_values = lax.dynamic_index_in_dim(values, number, keepdims=False)
                 segments = [(keys_before, values_before, in_prompt), (own, own_values, generated)]
-                return attention(q, segments, config), (keys, values)
+                return attend_one(q, segments, config), (keys, values)
 
             x, (keys, values) = decoder_layer(config, x, layer, lora, scale, positions, attend)
             return (x, keys, values), None
@@ -161,8 +184,8 @@ def _decode(
             "stopped": s["stopped"] | stop,
             "done": done | stop | (count >= rows["max_tokens"]),
         }
-        s = lax.cond(jnp.all(s["done"]) | (step + 1 >= generation), lambda x: x, advance, s)
-        return {**s, "step": step + 1}
+        # Once too often at the very end; asking first (a conditional) would copy the caches at every step.
+        return {**advance(s), "step": step + 1}
 
     ended: State = lax.while_loop(lambda s: (s["step"] < until) & ~jnp.all(s["done"]), body, state)
     return ended

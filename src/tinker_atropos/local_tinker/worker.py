@@ -112,7 +112,7 @@ class Worker:
 
     def _with_company(self, first: Sampling) -> list[Sampling]:
         """`first` and what waits for the same weights in a like shape; the order of the others is kept."""
-        shape = self._shape(first.request)
+        length = self._engine.buckets.length(len(first.request.prompt))
         taken = [first]
         rows = first.request.samples
         with self._changed:
@@ -120,18 +120,15 @@ class Worker:
                 self._changed.wait_for(lambda: self._stopping, _LINGER)
             left: deque[Job] = deque()
             for job in self._jobs:
-                fits = isinstance(job, Sampling) and job.weights == first.weights and rows < _MOST_ROWS
-                if fits and isinstance(job, Sampling) and self._shape(job.request) == shape:
+                if not isinstance(job, Sampling) or job.weights != first.weights or rows >= _MOST_ROWS:
+                    left.append(job)
+                elif self._engine.buckets.length(len(job.request.prompt)) == length:
                     taken.append(job)
                     rows += job.request.samples
                 else:
                     left.append(job)
             self._jobs = left
         return taken
-
-    def _shape(self, request: SampleRequest) -> tuple[int, int]:
-        buckets = self._engine.buckets
-        return buckets.length(len(request.prompt)), buckets.tokens_to_generate(request.max_tokens)
 
     def _sample(self, jobs: list[Sampling]) -> None:
         jobs = [job for job in jobs if not job.promise.cancelled]

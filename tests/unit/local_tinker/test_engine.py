@@ -253,7 +253,7 @@ def test_cancelled_request_stops_early(engine: Engine) -> None:
     ask = request([3], max_tokens=60, stop_strings=("never in it",), cancelled=cancelled)
     (result,) = engine.sample(engine.base_policy, [ask])
     assert looked
-    assert len(result.sequences[0].tokens) == 32
+    assert len(result.sequences[0].tokens) == 16, "it ends at the first look"
 
 
 def test_more_samples_than_the_largest_shape(engine: Engine) -> None:
