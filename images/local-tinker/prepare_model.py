@@ -27,9 +27,11 @@ def main() -> None:
     config = read_config(folder)
     engine = Engine(config, load_weights(folder, config), tokenizer.Vocabulary(folder).decode)
     shapes = engine.buckets
-    for rows in (shapes.sample_rows[-1], shapes.sample_rows[0]):
+    for rows in shapes.sample_rows:
         engine.warm_up(shapes.lengths[0] - 1, rows, shapes.generation[0])
-    engine.warm_up_training(shapes.rows[-1], shapes.lengths[0])
+    for rows in shapes.rows:
+        if rows * shapes.lengths[0] >= shapes.floor_tokens:  # smaller batches are padded to this size
+            engine.warm_up_training(rows, shapes.lengths[0])
 
 
 if __name__ == "__main__":
