@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 600.0
 MAX_WAIT_SECONDS = 60.0
 FOR_EVER = 1e15
+_LOOK_SECONDS = 1.0
+"""Who waits for a batch looks again so often: patience and expired leases make no noise."""
 T = TypeVar("T")
 
 
@@ -209,9 +211,7 @@ class Exchange:
 
     # -- trainers ----------------------------------------------------------------------------------------------------
 
-    async def take_over(
-        self, settings: Settings, holder: str, fallback: pb.State | None, after_epoch: int = 0
-    ) -> bool:
+    async def take_over(self, settings: Settings, holder: str, fallback: pb.State | None, after_epoch: int = 0) -> bool:
         """Grant a new epoch; True when no trainer was here before."""
 
         async def take_over() -> bool:
@@ -241,7 +241,7 @@ class Exchange:
             left = deadline - loop.time()
             if batch is not None or left <= 0 or self.closed:
                 return batch
-            await asyncio.wait((changed,), timeout=left)
+            await asyncio.wait((changed,), timeout=min(left, _LOOK_SECONDS))
 
     async def _lease(self, epoch: int, for_step: int, lease_seconds: float) -> Batch | None:
         ledger = self.ledger
@@ -257,11 +257,13 @@ class Exchange:
         expired = ledger.expire(now)
         if expired:
             await self._write(expired)
-        return await self._next_batch(epoch, for_step, until)
+        return await self._next_batch(epoch, for_step, until, now)
 
-    async def _next_batch(self, epoch: int, for_step: int, until: float, before: Sequence[Event] = ()) -> Batch | None:
+    async def _next_batch(
+        self, epoch: int, for_step: int, until: float, now: float, before: Sequence[Event] = ()
+    ) -> Batch | None:
         while True:
-            events = self.ledger.lease(epoch, for_step, until)
+            events = self.ledger.lease(epoch, for_step, until, now)
             if before or events:
                 await self._write((*before, *events))
             before = ()
@@ -347,7 +349,7 @@ class Exchange:
             for_step = (
                 max([step, *(batch.step for batch in self._outstanding() if batch.number in self._delivering)]) + 1
             )
-            following = await self._next_batch(ledger.epoch, for_step, FOR_EVER, events)
+            following = await self._next_batch(ledger.epoch, for_step, FOR_EVER, self._clock(), events)
             if following is not None:
                 self._delivering.add(following.number)
             return following

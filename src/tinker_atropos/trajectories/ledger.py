@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,12 +21,16 @@ import orjson
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Lineage, Version
-from tinker_atropos.trajectories.packing import Candidate, Queue, pack
+from tinker_atropos.trajectories.packing import Candidate, Queue
 from tinker_atropos.trajectories.registry import Registry
-from tinker_atropos.trajectories.settings import Settings
+from tinker_atropos.trajectories.settings import Settings, Share
+from tinker_atropos.trajectories.shares import Mix, choose, largest
 from tinker_atropos.trajectories.versions import VersionRecord, split_digests
 
 Event = dict[str, Any]
+
+PATIENCE_SECONDS = 60.0
+"""How long a batch waits for minimum shares, and for sizes that sum, before limits are waived or sizes dealt with."""
 
 
 class LedgerError(Exception):
@@ -182,6 +186,12 @@ class Ledger:
     stored: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     last_batch: int = 0
+    mix: Mix = field(default_factory=Mix)
+    patience: float = PATIENCE_SECONDS
+    blocked_since: float | None = None
+    """Since when enough is queued and yet no batch can be made; not durable."""
+    missing: str = ""
+    """The share that kept the last batch from being made."""
     released: list[int] = field(default_factory=list)
     """Groups whose payload is not needed any more, until `take_released`."""
 
@@ -247,34 +257,70 @@ class Ledger:
             if batch.state is BatchState.LEASED and batch.until < now
         ]
 
-    def lease(self, epoch: int, for_step: int, until: float) -> list[Event]:
-        """The lease of the next batch for `for_step`, or stale groups dropped (ask again then), or nothing to lease."""
+    def lease(self, epoch: int, for_step: int, until: float, now: float) -> list[Event]:
+        """The lease of the next batch for `for_step`, or groups dropped (ask again then), or nothing to lease."""
         ready = min((batch.number for batch in self.batches.values() if batch.state is BatchState.READY), default=0)
         lease: Event = {"t": "leased", "epoch": epoch, "step": for_step, "until": until}
         if ready:
             return [{**lease, "batch": ready}]
         size = self.settings.batch_size
         if not self.queue.sequences >= size > 0:
+            self.blocked_since, self.missing = None, ""
             return []
         front = self.queue.front(size)
-        too_old = [candidate.number for candidate in front if self._too_old(candidate.number, for_step)]
-        if too_old:  # what lies behind them comes to the front; the caller asks again
-            return [{"t": "dropped", "groups": too_old, "reason": "stale"}]
-        chosen = pack(front, size)
+        unfit = {candidate.number: reason for candidate in front if (reason := self._unfit(candidate.number, for_step))}
+        if unfit:  # what lies behind them comes to the front
+            return [
+                {"t": "dropped", "groups": [number for number, why in unfit.items() if why == reason], "reason": reason}
+                for reason in sorted(set(unfit.values()))
+            ]
+        choice = choose(front, size, self.present_shares(), self.mix)
+        if not choice.groups:
+            if self.blocked_since is None:
+                self.blocked_since = now
+            self.missing = choice.missing
+            if now - self.blocked_since < self.patience:
+                return []
+            choice = choose(front, size, self.shares(), self.mix, strict=False)
+        chosen = choice.groups
+        if not chosen and self.settings.unpackable == "drop" and front:
+            self.blocked_since = None
+            return [{"t": "dropped", "groups": [candidate.number for candidate in front], "reason": "unpackable"}]
+        if not chosen and self.settings.unpackable == "short":
+            chosen = largest(front, size)
         if not chosen:
             return []
+        self.blocked_since, self.missing = None, ""
         return [{**lease, "batch": self.last_batch + 1, "groups": [candidate.number for candidate in chosen]}]
 
-    def _too_old(self, number: int, for_step: int) -> bool:
-        limit = self.settings.max_steps_off_policy
-        oldest = self.groups[number].oldest
-        return limit is not None and oldest is not None and self.lineage.staleness(oldest, for_step) > limit
+    def shares(self) -> dict[str, Share]:
+        """What the run asks for each environment; what it leaves open is as the environment registered."""
+        registered = {
+            environment.name: Share(environment.name, environment.weight, environment.min_batch_allocation or 0.0)
+            for environment in self.registry.environments.values()
+            if environment.connected
+        }
+        return registered | {share.name: share for share in self.settings.shares}
+
+    def present_shares(self) -> dict[str, Share]:
+        """The same, without minimum shares of environments that are gone: nobody can wait for those."""
+        gone = self.registry.gone()
+        return {name: replace(share, minimum=0.0) if name in gone else share for name, share in self.shares().items()}
+
+    def _unfit(self, number: int, for_step: int) -> str:
+        """Why a group may not be trained by this step; "" = it may."""
+        oldest, limit = self.groups[number].oldest, self.settings.max_steps_off_policy
+        if oldest is None:
+            return "unknown_version" if self.settings.unknown_version == "drop" else ""
+        return "stale" if limit is not None and self.lineage.staleness(oldest, for_step) > limit else ""
 
     def waiting_for(self) -> str:
         """Why there is no batch, for people."""
         size, queued = self.settings.batch_size, self.queue.sequences
         if queued < size:
             return f"{queued} of {size} sequences are queued"
+        if self.missing:
+            return self.missing
         sizes = Counter[int]()
         for (_, group), count in self.queue.sizes().items():
             sizes[group] += count
@@ -449,14 +495,21 @@ class Ledger:
         if batch is None:
             batch = self.batches[number] = Batch(number, event["groups"], BatchState.LEASED)
             self.last_batch = number
+            fresh = True
+        else:
+            fresh = False
         batch.state, batch.epoch, batch.step, batch.until = (
             BatchState.LEASED,
             event["epoch"],
             event["step"],
             event["until"],
         )
+        content = Counter[str]()
         for group in batch.groups:
             self._move(self.groups[group], GroupState.LEASED, batch)
+            content[self.groups[group].environment] += self.groups[group].sequences
+        if fresh:
+            self.mix.add(content, self.shares(), {name for name, _ in self.queue.sizes()})
 
     def _on_arrived(self, event: Event) -> None:
         self.batches[event["batch"]].arrived = True
@@ -543,51 +596,50 @@ class Ledger:
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def to_snapshot(self) -> bytes:
-        return orjson.dumps(
-            {
-                "settings": self.settings.to_json(),
-                "epoch": self.epoch,
-                "holder": self.holder,
-                "started": self.started,
-                "step": self.step,
-                "state": encode(self.state) if self.state else None,
-                "policy": encode(self.policy) if self.policy else None,
-                "lineage": self.lineage.to_json(),
-                "versions": self.versions.to_json(),
-                "registry": self.registry.to_json(),
-                "groups": [group.to_json() for group in self.groups.values()],
-                "batches": [
-                    [b.number, b.groups, b.state, b.epoch, b.step, b.until, b.replay, b.arrived]
-                    for b in self.batches.values()
-                ],
-                "posts": self.posts,
-                "last_batch": self.last_batch,
-            }
-        )
+        """Lines of JSON: the run, then one for each group (small pieces, so that no thread waits long for it)."""
+        head = {
+            "settings": self.settings.to_json(),
+            "epoch": self.epoch,
+            "holder": self.holder,
+            "started": self.started,
+            "step": self.step,
+            "state": encode(self.state) if self.state else None,
+            "policy": encode(self.policy) if self.policy else None,
+            "lineage": self.lineage.to_json(),
+            "versions": self.versions.to_json(),
+            "registry": self.registry.to_json(),
+            "batches": [
+                [b.number, b.groups, b.state, b.epoch, b.step, b.until, b.replay, b.arrived]
+                for b in self.batches.values()
+            ],
+            "posts": self.posts,
+            "last_batch": self.last_batch,
+            "mix": self.mix.to_json(),
+        }
+        return b"\n".join([orjson.dumps(head), *(orjson.dumps(group.to_json()) for group in self.groups.values())])
 
     @classmethod
     def from_snapshot(cls, snapshot: bytes | None) -> Ledger:
         ledger = cls()
         if snapshot is None:
             return ledger
-        data = orjson.loads(snapshot)
-        ledger.settings = Settings.from_json(data["settings"])
+        first, *rows = snapshot.split(b"\n")
+        head = orjson.loads(first)
+        ledger.settings = Settings.from_json(head["settings"])
         ledger.epoch, ledger.holder, ledger.started, ledger.step = (
-            data["epoch"],
-            data["holder"],
-            data["started"],
-            data["step"],
+            head[name] for name in ("epoch", "holder", "started", "step")
         )
-        ledger.state = pb.State.FromString(base64.b64decode(data["state"])) if data["state"] else None
-        ledger.policy = pb.Policy.FromString(base64.b64decode(data["policy"])) if data["policy"] else None
-        ledger.lineage = Lineage.from_json(data["lineage"])
-        ledger.versions.load_json(data["versions"])
-        ledger.registry = Registry.from_json(data["registry"])
-        ledger.posts, ledger.last_batch = data["posts"], data["last_batch"]
-        for row in data["batches"]:
+        ledger.state = pb.State.FromString(base64.b64decode(head["state"])) if head["state"] else None
+        ledger.policy = pb.Policy.FromString(base64.b64decode(head["policy"])) if head["policy"] else None
+        ledger.lineage = Lineage.from_json(head["lineage"])
+        ledger.versions.load_json(head["versions"])
+        ledger.registry = Registry.from_json(head["registry"])
+        ledger.posts, ledger.last_batch = head["posts"], head["last_batch"]
+        ledger.mix = Mix.from_json(head["mix"])
+        for row in head["batches"]:
             ledger.batches[row[0]] = Batch(row[0], row[1], BatchState(row[2]), *row[3:])
-        for row in data["groups"]:
-            group = Group.from_json(row)
+        for line in rows:
+            group = Group.from_json(orjson.loads(line))
             ledger.groups[group.number] = group
             ledger.stored += 1
             ledger.counts[group.state] += 1

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
+
+SILENT_SECONDS = 60.0
+"""An environment that was not heard for so long is gone: unmodified ones call several times a second."""
 
 
 @dataclass(slots=True)
@@ -26,10 +31,29 @@ class Environment:
 class Registry:
     """Registrations by id; an environment that registers again keeps its id and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.environments: dict[int, Environment] = {}
-        self.last_seen: dict[int, float] = {}
-        """Heartbeats by id, on a monotonic clock; not durable."""
+        self._clock = clock
+        self._started = clock()
+        self._last_seen: dict[int, float] = {}  # heartbeats by id; not durable
+
+    def heard(self, number: int) -> None:
+        """A heartbeat: any call that carries the id."""
+        if number in self.environments:
+            self._last_seen[number] = self._clock()
+
+    def silent_seconds(self, number: int) -> float:
+        """How long an environment was not heard; after a start of this server it has its full time again."""
+        return self._clock() - self._last_seen.get(number, self._started)
+
+    def alive(self, number: int) -> bool:
+        environment = self.environments.get(number)
+        return environment is not None and environment.connected and self.silent_seconds(number) <= SILENT_SECONDS
+
+    def gone(self) -> set[str]:
+        """Names of environments of which every registered process is disconnected or silent."""
+        alive = {environment.name for environment in self.environments.values() if self.alive(environment.id)}
+        return {environment.name for environment in self.environments.values()} - alive
 
     def known(self, name: str, instance: str, desired_name: str) -> Environment | None:
         """Who registered before under the same identity: (environment, instance), or the desired name without one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -51,14 +52,11 @@ def _invalid(error: InvalidPostError, status: int = 422) -> _RefusalError:
 class Routes:
     """Answers requests on one exchange."""
 
-    def __init__(
-        self, exchange: Exchange, metrics: Metrics, token: str, max_body: int, monotonic: Callable[[], float]
-    ) -> None:
+    def __init__(self, exchange: Exchange, metrics: Metrics, token: str, max_body: int) -> None:
         self._exchange = exchange
         self._metrics = metrics
         self._bearer = bearer(token).encode() if token else b""
         self._max_body = max_body
-        self._monotonic = monotonic
         self._routes: dict[tuple[str, str], Callable[[Request], Response | Awaitable[Response]]] = {
             ("GET", "/"): lambda _: json_response({"message": "AtroposLib API"}),
             ("GET", "/healthz"): lambda _: json_response({"status": "ok"}),
@@ -186,7 +184,7 @@ class Routes:
             group_size=group_size,
             min_batch_allocation=share,
         )
-        ledger.registry.last_seen[environment.id] = self._monotonic()
+        ledger.registry.heard(environment.id)
         return json_response(
             {
                 "status": "success",
@@ -210,7 +208,7 @@ class Routes:
         env_id: int | None = None
         if request.body:
             env_id = _number(self._object(request), "env_id", int)
-            ledger.registry.last_seen[env_id] = self._monotonic()
+            ledger.registry.heard(env_id)
         environment = ledger.registry.environments.get(env_id) if env_id is not None else None
         return json_response(
             {
@@ -247,6 +245,8 @@ class Routes:
             raise _invalid(error, 422) from None
 
     async def _store(self, post: Post, environment: str, instance: str, post_id: str) -> bool:
+        if post.env_id is not None:
+            self._exchange.ledger.registry.heard(post.env_id)
         environment, instance = self._exchange.environment_of(post.env_id, environment, instance)
         self._metrics.unknown_versions(post.unknown)
         return await self._exchange.post(post, environment, instance, post_id)
@@ -353,8 +353,47 @@ class Routes:
         ledger = self._exchange.ledger
         sums = ledger.sums()
         return json_response(
-            {"current_step": ledger.step, "queue_size": sums["queued"], "epoch": ledger.epoch, "ledger": sums}
+            {
+                "current_step": ledger.step,
+                "queue_size": sums["queued"],
+                "epoch": ledger.epoch,
+                "holder": ledger.holder,
+                "waiting_for": ledger.waiting_for() if ledger.started else "no trainer has started",
+                "ledger": sums,
+                "dropped": dict(ledger.reasons),
+                "environments": self._environments(),
+                "complaints": list(ledger.mix.complaints(ledger.shares()).values()),
+            }
         )
+
+    def _environments(self) -> list[dict[str, object]]:
+        """What each environment was asked for, what it gave, and whether it is there."""
+        ledger = self._exchange.ledger
+        targets, realised = ledger.mix.targets(ledger.shares()), ledger.mix.realised()
+        queued = Counter[str]()
+        for (name, _), count in ledger.queue.sizes().items():
+            queued[name] += count
+        names = {*targets, *queued, *(environment.name for environment in ledger.registry.environments.values())}
+        return [
+            {
+                "name": name,
+                "share": realised.get(name, 0.0),
+                "target_share": targets.get(name),
+                "queued_groups": queued[name],
+                "instances": [
+                    {
+                        "id": environment.id,
+                        "instance": environment.instance,
+                        "wandb_name": environment.wandb_name,
+                        "alive": ledger.registry.alive(environment.id),
+                        "silent_seconds": round(ledger.registry.silent_seconds(environment.id), 1),
+                    }
+                    for environment in ledger.registry.environments.values()
+                    if environment.name == name
+                ],
+            }
+            for name in sorted(names)
+        ]
 
     def _ledger(self, request: Request) -> Response:
         after, limit = _query(request, "after", 0), min(_query(request, "limit", 100), 1000)

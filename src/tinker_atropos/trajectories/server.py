@@ -67,7 +67,7 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     exchange = await Exchange.open(store)
     metrics = Metrics()
     metrics.watch(exchange.ledger, store)
-    routes = Routes(exchange, metrics, options.token, options.max_body, time.monotonic)
+    routes = Routes(exchange, metrics, options.token, options.max_body)
     connections: set[Connection] = set()
     http = await loop.create_server(
         lambda: Connection(routes, connections, options.max_body), options.host, options.port, backlog=1024

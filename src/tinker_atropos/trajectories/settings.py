@@ -19,6 +19,8 @@ class Share:
     name: str
     weight: float = 1.0
     minimum: float = 0.0
+    maximum: float = 0.0
+    """0 = no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,25 @@ class Settings:
     wandb_project: str | None = None
     wandb_group: str | None = None
     shares: tuple[Share, ...] = field(default=())
+    unknown_version: str = "accept"
+    """What becomes of groups whose policy version is not on record: accept or drop."""
+    unpackable: str = "wait"
+    """When no choice of the queued groups sums to batch_size: wait, short (a smaller batch) or drop."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 and self.batch_size != -1:
             raise InvalidSettingsError(f"batch_size is {self.batch_size}; it must be at least 1")
         if self.max_steps_off_policy is not None and self.max_steps_off_policy < 0:
             raise InvalidSettingsError(f"max_steps_off_policy is {self.max_steps_off_policy}; it must not be negative")
+        for name, allowed in (("unknown_version", ("accept", "drop")), ("unpackable", ("wait", "short", "drop"))):
+            if getattr(self, name) not in allowed:
+                raise InvalidSettingsError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
+        for share in self.shares:
+            if share.weight < 0 or not 0 <= share.minimum <= 1 or not 0 <= share.maximum <= 1:
+                raise InvalidSettingsError(
+                    f"environments: {share.name!r} has weight {share.weight:g}, min_batch_share {share.minimum:g} and "
+                    f"max_batch_share {share.maximum:g}; weights are not negative and shares between 0 and 1"
+                )
 
     @classmethod
     def from_message(cls, message: pb.RunSettings) -> Settings:
@@ -62,7 +77,12 @@ class Settings:
             save_checkpoint_interval=message.save_checkpoint_interval,
             wandb_project=message.wandb_project or None,
             wandb_group=message.wandb_group or None,
-            shares=tuple(Share(share.name, share.weight, share.min_batch_share) for share in message.environments),
+            shares=tuple(
+                Share(share.name, share.weight, share.min_batch_share, share.max_batch_share)
+                for share in message.environments
+            ),
+            unknown_version=message.unknown_version or "accept",
+            unpackable=message.unpackable or "wait",
         )
 
     def to_json(self) -> dict[str, Any]:

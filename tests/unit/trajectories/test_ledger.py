@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ from tinker_atropos.trajectories.ledger import (
     UnknownLeaseError,
     fold,
 )
-from tinker_atropos.trajectories.settings import Settings
+from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings, Share
 
 
 class Run:
@@ -61,14 +62,14 @@ class Run:
             self.write({**event, "ver": version} if version else event)
 
     def take_over(self, holder: str = "t", fallback: pb.State | None = None, **settings: Any) -> int:
-        wanted = Settings(**{**self.settings.to_json(), **settings})
+        wanted = replace(self.settings, **settings)
         self.write(self.ledger.take_over(wanted, holder, fallback, self.now))
         return self.ledger.epoch
 
     def lease(self, epoch: int, step: int) -> tuple[str, list[int]] | None:
         self.ledger.check_epoch(epoch)
         while True:
-            events = self.ledger.lease(epoch, step, self.now + 100)
+            events = self.ledger.lease(epoch, step, self.now + 100, self.now)
             self.write(*events)
             if not events:
                 return None
@@ -431,3 +432,103 @@ def test_every_state_is_reachable_and_known_to_the_sums() -> None:
     assert run.ledger.sums() == {"stored": 8, "queued": 2, "leased": 2, "trained": 3, "covered": 2, "dropped": 1}
     assert {group.state for group in run.ledger.groups.values()} == set(GroupState)
     assert {batch.state for batch in run.ledger.batches.values()} == {BatchState.TRAINED, BatchState.LEASED}
+
+
+class TestShares:
+    asked = (Share("a", 1.0), Share("b", 1.0, 0.5))
+
+    def test_a_minimum_share_is_waited_for_and_then_waived(self) -> None:
+        run, epoch = started(0, shares=self.asked)
+        run.post(4, env="a")
+        assert run.lease(epoch, 1) is None
+        assert run.ledger.waiting_for() == "environment b must have 4 sequences of each batch and 0 can be taken"
+        run.now += 59
+        assert run.lease(epoch, 1) is None
+        run.now += 1
+        lease = run.lease(epoch, 1)
+        assert lease is not None and lease[1] == [1, 2]
+
+    def test_patience_starts_anew_with_each_batch(self) -> None:
+        run, epoch = started(0, shares=self.asked)
+        run.post(4, env="a")
+        run.lease(epoch, 1)
+        run.now += 60
+        assert run.lease(epoch, 1) is not None
+        assert run.lease(epoch, 2) is None
+
+    def test_an_environment_that_is_gone_is_not_waited_for(self) -> None:
+        run, epoch = started(0, shares=self.asked)
+        for number, name in enumerate("ab"):
+            fields = {
+                "instance": "",
+                "desired_name": name,
+                "wandb_name": f"{name}_0",
+                "max_token_length": 1,
+                "weight": 1.0,
+            }
+            environment = {"id": number, "name": name, **fields, "group_size": 4, "min_batch_allocation": None}
+            run.write({"t": "registered", "env": environment})
+        run.post(4, env="a")
+        assert run.lease(epoch, 1) is None
+        run.write({"t": "disconnected", "id": 1})
+        assert run.lease(epoch, 1) is not None
+
+    def test_realised_shares_follow_the_weights(self) -> None:
+        run, epoch = started(0, batch_size=16, shares=(Share("a", 3.0), Share("b", 1.0)))
+        for _ in range(10):
+            run.post(6, env="a")
+            run.post(6, env="b")
+        for step in range(1, 11):
+            assert run.lease(epoch, step) is not None
+        assert run.ledger.mix.realised() == {"a": 0.75, "b": 0.25}
+
+
+class TestSizesThatDoNotSum:
+    def test_wait_is_the_rule(self) -> None:
+        run, epoch = started(0, batch_size=16)
+        run.post(4, size=6)
+        run.lease(epoch, 1)
+        run.now += 1000
+        assert run.lease(epoch, 1) is None
+
+    def test_short_makes_a_smaller_batch_after_a_while(self) -> None:
+        run, epoch = started(0, batch_size=16, unpackable="short")
+        run.post(4, size=6)
+        assert run.lease(epoch, 1) is None
+        run.now += 60
+        lease = run.lease(epoch, 1)
+        assert lease is not None and lease[1] == [1, 2]
+
+    def test_drop_drops_them_with_a_reason(self) -> None:
+        run, epoch = started(0, batch_size=16, unpackable="drop")
+        run.post(3, size=6)
+        assert run.lease(epoch, 1) is None
+        run.now += 60
+        assert run.lease(epoch, 1) is None
+        assert run.ledger.reasons == {"unpackable": 2}
+        run.post(4, size=4)
+        run.post(1, size=6)
+        assert run.lease(epoch, 1) == ("1.1", [3, 4, 8])
+
+
+def test_groups_of_unknown_version_are_dropped_where_the_run_says_so() -> None:
+    run, epoch = started(2, unknown_version="drop")
+    run.post(2, version=(1, 0))
+    assert run.lease(epoch, 1) == ("1.1", [3, 4])
+    assert run.ledger.reasons == {"unknown_version": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"unpackable": "top"}, "unpackable is 'top'; it must be one of wait, short, drop"),
+        ({"unknown_version": "x"}, "unknown_version is 'x'; it must be one of accept, drop"),
+        ({"shares": (Share("a", -1.0),)}, "environments: 'a' has weight -1"),
+        ({"shares": (Share("a", 1.0, 1.5),)}, "min_batch_share 1.5"),
+        ({"max_steps_off_policy": -1}, "max_steps_off_policy is -1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=message):
+        Settings(**settings)

@@ -1,0 +1,186 @@
+"""Batches are divided by weights, within minimum and maximum shares, as far as the environments can supply."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tinker_atropos.trajectories.packing import Candidate, Queue
+from tinker_atropos.trajectories.settings import Share
+from tinker_atropos.trajectories.shares import Choice, Mix, choose, largest, minima
+
+
+def shares(**weights: float | Share) -> dict[str, Share]:
+    return {name: Share(name, value) if isinstance(value, int | float) else value for name, value in weights.items()}
+
+
+class Supply:
+    """Environments that fill a queue at their own rates while batches are cut."""
+
+    def __init__(self, asked: dict[str, Share], batch_size: int = 32) -> None:
+        self.asked = asked
+        self.batch_size = batch_size
+        self.queue = Queue()
+        self.mix = Mix()
+        self.number = 0
+        self.got = Counter[str]()
+
+    def post(self, environment: str, count: int = 1, size: int = 4) -> None:
+        for _ in range(count):
+            self.number += 1
+            self.queue.add(Candidate(self.number, size, environment))
+
+    def cut(self, *, strict: bool = True) -> Choice:
+        choice = choose(self.queue.front(self.batch_size), self.batch_size, self.asked, self.mix, strict=strict)
+        if choice.groups:
+            batch = Counter[str]()
+            for candidate in choice.groups:
+                batch[candidate.environment] += candidate.sequences
+            assert sum(batch.values()) == self.batch_size
+            self.queue.remove(choice.groups)
+            self.mix.add(batch, self.asked, {name for name, _ in self.queue.sizes()})
+            self.got.update(batch)
+        return choice
+
+    def share(self, name: str) -> float:
+        return self.got[name] / sum(self.got.values())
+
+
+@pytest.mark.parametrize(
+    ("weights", "posted", "sizes"),
+    [
+        ({"a": 1, "b": 1}, {"a": 50, "b": 5}, {"a": 4, "b": 4}),
+        ({"a": 1, "b": 3}, {"a": 30, "b": 10}, {"a": 4, "b": 4}),
+        ({"a": 1, "b": 2, "c": 5}, {"a": 10, "b": 10, "c": 10}, {"a": 4, "b": 4, "c": 4}),
+        ({"a": 0.2, "b": 0.8}, {"a": 20, "b": 20}, {"a": 2, "b": 8}),
+        ({"a": 1, "b": 1}, {"a": 20, "b": 20}, {"a": 16, "b": 4}),
+    ],
+)
+def test_weights_are_kept_within_two_points_over_fifty_batches(
+    weights: dict[str, float], posted: dict[str, int], sizes: dict[str, int]
+) -> None:
+    supply = Supply(shares(**weights))
+    for _ in range(50):
+        for name, count in posted.items():
+            supply.post(name, count, sizes[name])
+        assert supply.cut().groups
+    for name, weight in weights.items():
+        assert supply.share(name) == pytest.approx(weight / sum(weights.values()), abs=0.02)
+
+
+def test_without_weights_environments_share_equally() -> None:
+    supply = Supply({})
+    for _ in range(50):
+        supply.post("fast", 20)
+        supply.post("slow", 4)
+        supply.cut()
+    assert supply.share("slow") == pytest.approx(0.5, abs=0.02)
+
+
+def test_one_environment_alone_is_plain_first_in_first_out() -> None:
+    supply = Supply({})
+    supply.post("a", 20)
+    assert [candidate.number for candidate in supply.cut().groups] == list(range(1, 9))
+
+
+class TestShortSupply:
+    def test_the_others_fill_up_and_it_is_said_with_numbers(self) -> None:
+        supply = Supply(shares(fast=1, slow=1))
+        for _ in range(50):
+            supply.post("fast", 20)
+            supply.post("slow", 1)
+            supply.cut()
+        assert supply.share("slow") == pytest.approx(1 / 8)
+        assert supply.mix.complaints(supply.asked) == {
+            "slow": "environment slow cannot supply its share: 12.5% of the last 50 batches instead of 50.0%; "
+            "it had nothing left in 50 of them"
+        }
+
+    def test_what_it_could_not_supply_is_not_owed_to_it_later(self) -> None:
+        supply = Supply(shares(a=1, b=1))
+        for _ in range(30):
+            supply.post("a", 8)
+            supply.cut()
+        supply.got.clear()
+        for _ in range(10):
+            supply.post("a", 8)
+            supply.post("b", 8)
+            supply.cut()
+        assert supply.share("b") == pytest.approx(0.5, abs=0.06)
+
+    def test_nobody_complains_when_shares_are_kept(self) -> None:
+        supply = Supply(shares(a=1, b=1))
+        for _ in range(50):
+            supply.post("a", 8)
+            supply.post("b", 8)
+            supply.cut()
+        assert supply.mix.complaints(supply.asked) == {}
+
+
+class TestMinimum:
+    asked = shares(a=Share("a", 10.0), b=Share("b", 1.0, 0.25))
+
+    def test_every_batch_holds_it(self) -> None:
+        supply = Supply(self.asked)
+        rng = random.Random(1)
+        for _ in range(200):
+            supply.post(rng.choice("aab"), rng.randrange(1, 5), rng.choice((2, 4)))
+            for candidate in [supply.cut()]:
+                if candidate.groups:
+                    assert sum(item.sequences for item in candidate.groups if item.environment == "b") >= 8
+        assert supply.got["b"] > 0
+
+    def test_without_supply_there_is_no_batch_and_it_is_said(self) -> None:
+        supply = Supply(self.asked)
+        supply.post("a", 20)
+        supply.post("b", 1)
+        choice = supply.cut()
+        assert choice.groups == []
+        assert choice.missing == "environment b must have 8 sequences of each batch and 4 can be taken"
+
+    def test_waived_the_others_fill_up(self) -> None:
+        supply = Supply(self.asked)
+        supply.post("a", 20)
+        supply.post("b", 1)
+        assert Counter(candidate.environment for candidate in supply.cut(strict=False).groups) == {"a": 7, "b": 1}
+
+    def test_more_than_everything_is_scaled(self) -> None:
+        assert minima(shares(a=Share("a", 1, 0.7), b=Share("b", 1, 0.7)), 16) == {"a": 8, "b": 8}
+
+
+class TestMaximum:
+    asked = shares(a=Share("a", 1.0, 0.0, 0.25), b=1)
+
+    def test_no_batch_holds_more(self) -> None:
+        supply = Supply(self.asked)
+        for _ in range(20):
+            supply.post("a", 8)
+            supply.post("b", 8)
+            assert sum(item.sequences for item in supply.cut().groups if item.environment == "a") == 8
+
+    def test_alone_it_makes_no_batch_until_the_limit_is_waived(self) -> None:
+        supply = Supply(self.asked)
+        supply.post("a", 20)
+        assert supply.cut().missing == "the maximum shares leave no batch of 32 (a at most 8)"
+        assert len(supply.cut(strict=False).groups) == 8
+
+
+def test_a_mix_survives_a_snapshot() -> None:
+    supply = Supply(shares(a=1, b=2))
+    for _ in range(60):
+        supply.post("a", 8)
+        supply.post("b", 2)
+        supply.cut()
+    again = Mix.from_json(supply.mix.to_json())
+    assert again.to_json() == supply.mix.to_json()
+    assert again.realised() == supply.mix.realised()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size", "total"), [([6, 6, 6], 16, 12), ([3], 16, 3), ([20], 16, 0), ([5, 7, 9], 13, 12)]
+)
+def test_a_short_batch_is_as_large_as_it_can_be(sizes: list[int], batch_size: int, total: int) -> None:
+    front = [Candidate(number, size, "a") for number, size in enumerate(sizes, 1)]
+    assert sum(candidate.sequences for candidate in largest(front, batch_size)) == total
