@@ -80,6 +80,7 @@ def command(
     from tinker_atropos.protocol import logs
 
     logs.configure("gateway")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would tell that there is no torch; none is needed
     target = trajectories.removeprefix("http://").removeprefix("grpc://").rstrip("/")
     if ":" not in target or "/" in target:
         raise click.BadParameter(f"{trajectories!r} is no HOST:PORT", param_hint="--trajectories")

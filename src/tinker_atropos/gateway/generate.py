@@ -42,6 +42,10 @@ class GaveUpError(Exception):
     """The service was away for longer than requests are held."""
 
 
+class NotRecordedError(Exception):
+    """Sampled, but the version cannot be recorded: a defect of this project, not something that passes."""
+
+
 class Generator:
     """Everything between an API's request and its response."""
 
@@ -141,18 +145,20 @@ class Generator:
                     asked = replace(asked, top_logprobs=0)
                     continue
                 raise RequestError(f"the Tinker service refuses the request: {error}") from error
-            except SamplerGoneError:
+            except SamplerGoneError as error:
                 self._metrics.retries.labels("sampler_gone").inc()
                 self._policies.gone(active)
+                failure: Exception = error
             except UnavailableError as error:
                 self._metrics.retries.labels("key_refused" if error.key_refused else "unavailable").inc()
-                held = self._clock() - began
-                self._say(error, held)
-                if held > self._patience:
-                    raise GaveUpError(f"the Tinker service has not answered for {held:.0f} s: {error}") from error
-                with self._held("service"):
-                    await asyncio.sleep(pause * (0.5 + 0.5 * self._uniform()))
-                pause = min(pause * 2, _LONGEST_DELAY)
+                failure = error
+            held = self._clock() - began
+            self._say(failure, held)
+            if held > self._patience:
+                raise GaveUpError(f"the Tinker service has not answered for {held:.0f} s: {failure}") from failure
+            with self._held("service"):
+                await asyncio.sleep(pause * (0.5 + 0.5 * self._uniform()))
+            pause = min(pause * 2, _LONGEST_DELAY)
 
     async def _record_all(self, results: Sequence[Generated], instance: str) -> None:
         digests: dict[Version, list[bytes]] = {}
@@ -169,7 +175,7 @@ class Generator:
                     *(self._record(instance, version, some) for version, some in digests.items() if some)
                 )
         except RecordRefusedError as error:
-            raise GaveUpError(f"the trajectory server refuses to record the policy version: {error}") from error
+            raise NotRecordedError(f"the trajectory server refuses to record the policy version: {error}") from error
 
     @contextmanager
     def _held(self, reason: str) -> Iterator[None]:
@@ -180,11 +186,12 @@ class Generator:
         finally:
             gauge.dec()
 
-    def _say(self, error: UnavailableError, held: float) -> None:
+    def _say(self, error: Exception, held: float) -> None:
         now = self._clock()
         if now - self._said >= _LOG_EVERY:
             self._said = now
-            what = "does not accept the key" if error.key_refused else "does not answer"
+            refused = isinstance(error, UnavailableError) and error.key_refused
+            what = "does not accept the key" if refused else "does not answer"
             _log.warning("holding requests: the Tinker service %s (for %.0f s): %s", what, held, error)
 
 

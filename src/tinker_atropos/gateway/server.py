@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tinker_atropos.gateway import metrics as prometheus
 from tinker_atropos.gateway.errors import RequestError, error_body
-from tinker_atropos.gateway.generate import GaveUpError, Generator
+from tinker_atropos.gateway.generate import GaveUpError, Generator, NotRecordedError
 from tinker_atropos.gateway.generation import Generated
 from tinker_atropos.gateway.metrics import Metrics
 from tinker_atropos.gateway.openai_requests import (
@@ -102,6 +102,9 @@ class Gateway:
             return _json(error.body(), error.status)
         except GaveUpError as error:
             return _json(error_body(str(error), 503), 503)
+        except NotRecordedError as error:
+            _log.error("%s", error)
+            return _json(error_body(str(error), 500), 500)
         except web.HTTPException as error:
             # Unknown paths, wrong methods, bodies that are too large.
             message = f"{request.method} {request.path}: {error.reason}"

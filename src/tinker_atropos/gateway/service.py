@@ -7,6 +7,7 @@ here into three kinds: the sampler is gone, the request is refused, or the servi
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -106,8 +107,7 @@ class TinkerService:
 
     async def context_length(self, model: str) -> int | None:
         """Longest sequence of a base model as the service says; None = it does not say."""
-        import tinker
-
+        tinker = await _sdk()
         try:
             rest = await asyncio.to_thread(tinker.RestClient, base_url=self._base_url, api_key=self._api_key)
             capabilities = await rest.get_server_capabilities()
@@ -130,8 +130,7 @@ class TinkerService:
                 _log.debug("closing the Tinker session: %s", error)
 
     async def _session(self) -> Any:
-        import tinker
-
+        tinker = await _sdk()
         async with self._lock:
             if self._client is None:
                 client = tinker.ServiceClient(base_url=self._base_url, api_key=self._api_key, display_name=self._name)
@@ -148,6 +147,11 @@ class TinkerService:
             if self._client is client:
                 self._old.append(client)
                 self._client = None
+
+
+async def _sdk() -> Any:
+    """The SDK; importing it takes seconds, in which nothing else could be answered."""
+    return await asyncio.to_thread(importlib.import_module, "tinker")
 
 
 class _TinkerSampler:
@@ -183,6 +187,8 @@ def _sampled(sequence: Any) -> Sampled:
     if logprobs is None or len(logprobs) != len(tokens):
         # An empty or padded list would be taken for prompt tokens by environments, and lose its gradient silently.
         raise UnavailableError("the service returned a sequence without its logprobs")
+    if not np.isfinite(logprobs).all():
+        raise RefusedError("the sampled logprobs are not finite: the policy's weights have diverged")
     reason: FinishReason = "length" if sequence.stop_reason == "length" else "stop"
     return Sampled(tokens, np.asarray(logprobs, dtype=np.float32), reason, sequence.topk_logprobs)
 

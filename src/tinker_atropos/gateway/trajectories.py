@@ -53,7 +53,6 @@ class Trajectories:
         self._target = target
         self._waiting: dict[tuple[str, Version], _Waiting] = {}
         self._senders: dict[tuple[str, Version], asyncio.Task[None]] = {}
-        self.connected = False
 
     async def close(self) -> None:
         for task in self._senders.values():
@@ -68,12 +67,11 @@ class Trajectories:
             reason = "the stream ended"
             try:
                 async for policy in self._stub.WatchPolicy(pb.WatchPolicyRequest(), metadata=self._metadata):
-                    self.connected, pause = True, _FIRST_DELAY
+                    pause = _FIRST_DELAY
                     version = Version(policy.version.epoch, policy.version.step)
                     offer(Policy(version, policy.sampler_path, policy.base_model))
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
-            self.connected = False
             if loop.time() - said >= _LOG_EVERY:
                 said = loop.time()
                 _log.warning(

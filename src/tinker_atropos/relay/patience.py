@@ -18,6 +18,10 @@ LONGEST_DELAY = 2.0
 SERVER_ERROR_PATIENCE = 60.0
 """Seconds for which a 500 counts as the hiccup of a restart; after that it is an answer that somebody must see."""
 
+STATUS_PATIENCE = 200.0
+"""Seconds for which a status poll is held before it gets the last known answer: unmodified environments give up a poll
+after 300 s, and exit when three in a row failed."""
+
 AWAY = frozenset({502, 503, 504})
 """Nobody is there to answer, or it says itself that it can not now."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from tinker_atropos.gateway import generate as module
 from tinker_atropos.gateway.errors import RequestError
-from tinker_atropos.gateway.generate import GaveUpError, Generator
+from tinker_atropos.gateway.generate import GaveUpError, Generator, NotRecordedError
 from tinker_atropos.gateway.generation import Generated, Sampled, Sampling, Version
 from tinker_atropos.gateway.metrics import Metrics
 from tinker_atropos.gateway.policies import Policies, Policy
@@ -204,6 +204,14 @@ async def test_a_sampler_that_is_gone_is_replaced(text: Text) -> None:
     assert world.opened == 2
 
 
+async def test_a_sampler_that_is_gone_for_ever_does_not_spin(text: Text) -> None:
+    def answer(*_: Any) -> ServiceAnswer:
+        raise SamplerGoneError("404")
+
+    with pytest.raises(GaveUpError, match="404"):
+        await World(answer, patience=5).generate(text, [[5]])
+
+
 async def test_too_few_sequences_are_not_passed_on(text: Text) -> None:
     world = World(lambda call, *_: sequences([10]) if call == 1 else sequences([10], [11]))
     (result,) = await world.generate(text, [[5]], 2)
@@ -213,7 +221,7 @@ async def test_too_few_sequences_are_not_passed_on(text: Text) -> None:
 async def test_nothing_is_answered_that_is_not_recorded(text: Text) -> None:
     world = World(plenty)
     world.record_error = RecordRefusedError("INVALID_ARGUMENT")
-    with pytest.raises(GaveUpError, match="INVALID_ARGUMENT"):
+    with pytest.raises(NotRecordedError, match="INVALID_ARGUMENT"):
         await world.generate(text, [[5]])
 
 

@@ -82,6 +82,12 @@ def test_a_sequence_without_its_logprobs_is_not_passed_on(logprobs: list[float] 
         service._sampled(Sequence([1, 2], logprobs))
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
+def test_weights_that_diverged_are_named(bad: float) -> None:
+    with pytest.raises(RefusedError, match="diverged"):
+        service._sampled(Sequence([1, 2], [-0.5, bad]))
+
+
 @pytest.mark.parametrize(("told", "reason"), [("stop", "stop"), ("length", "length")])
 def test_finish_reasons_are_real(told: str, reason: str) -> None:
     sampled = service._sampled(Sequence([1], [-0.5], told))
