@@ -106,7 +106,7 @@ class Operator:
             async with _Background() as background:
                 background.start("lag", self.health.measure_lag())
                 background.start("stop", stop.wait())
-                election = self._election()
+                election = self._election(stack)
                 if election is not None:
                     turn = background.start("election", election.acquire())
                     await background.first_ended()
@@ -114,6 +114,7 @@ class Operator:
                         return stop.is_set()
                     background.forget(turn)
                     stack.push_async_callback(election.release)
+                    self._kube.may_write = election.valid
                     background.start("lease", election.hold())
                 metrics.LEADER.set(1)
                 self._electing = False
@@ -124,13 +125,14 @@ class Operator:
                     metrics.LEADER.set(0)
                     self.queue.close()
 
-    def _election(self) -> Election | None:
+    def _election(self, stack: contextlib.AsyncExitStack) -> Election | None:
         settings = self.settings
         if not settings.leader_elect:
             return None
-        return Election(
-            self._kube, settings.namespace, settings.lease, settings.identity, settings.lease_seconds, utc_now
-        )
+        # A client of its own: renewing must not wait for other requests, and must be allowed always.
+        kube = Kube(self._kube.configuration)
+        stack.push_async_callback(kube.close)
+        return Election(kube, settings.namespace, settings.lease, settings.identity, settings.lease_seconds, utc_now)
 
     async def _start_servers(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self.settings

@@ -39,6 +39,7 @@ class Election:
         self._clock = clock
         self._pause = seconds * 2 / 15
         self._renew_within = seconds * 2 / 3
+        self._renewed = float("-inf")
         self._seen: tuple[str, str] = ("", "")
         self._seen_at = clock()
         self._lease: dict[str, Any] | None = None
@@ -59,22 +60,24 @@ class Election:
                 log.warning("cannot read or write the Lease %s/%s: %s", self._namespace, self._name, error)
             await asyncio.sleep(self._pause)
 
+    def valid(self) -> bool:
+        """Surely held: nobody else can have it yet."""
+        return self._clock() < self._renewed + self._renew_within
+
     async def hold(self) -> None:
         """Keep the Lease; returns when it is lost."""
-        renewed = self._clock()
         while True:
             await asyncio.sleep(self._pause)
             try:
-                async with asyncio.timeout(max(0.1, renewed + self._renew_within - self._clock())):
+                async with asyncio.timeout(max(0.1, self._renewed + self._renew_within - self._clock())):
                     if await self._try():
-                        renewed = self._clock()
                         continue
                 if self._holder() not in ("", self._identity):
                     log.error("the Lease is held by %s now", self._holder())
                     return
             except (ApiError, TimeoutError) as error:
                 log.warning("the Lease was not renewed: %s", error or "no answer in time")
-            if self._clock() - renewed >= self._renew_within:
+            if not self.valid():
                 log.error("the Lease could not be renewed for %.0f s", self._renew_within)
                 return
 
@@ -82,6 +85,7 @@ class Election:
         """Give the Lease back, so that another process need not wait for its end."""
         if self._lease is None or self._holder() != self._identity:
             return
+        self._renewed = float("-inf")
         body = {**self._lease, "spec": {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}}
         try:
             await self._kube.replace(LEASES, self._namespace, self._name, body)
@@ -94,6 +98,13 @@ class Election:
 
     async def _try(self) -> bool:
         """Take or renew the Lease if that is allowed; True when it is held now."""
+        began = self._clock()
+        held = await self._take_or_renew()
+        if held:
+            self._renewed = began
+        return held
+
+    async def _take_or_renew(self) -> bool:
         stamp = self._now().isoformat(timespec="microseconds").replace("+00:00", "Z")
         try:
             lease = await self._kube.get(LEASES, self._namespace, self._name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,8 @@ class Kube:
 
     def __init__(self, configuration: client.Configuration) -> None:
         self.configuration = configuration
+        self.may_write: Callable[[], bool] = lambda: True
+        """A leader that was stopped for a while wakes up as none: it must not write before it knows."""
         self._client = client.ApiClient(configuration)
 
     @classmethod
@@ -125,6 +127,8 @@ class Kube:
         resource: str = "",
     ) -> Object:
         """One request; the decoded answer. Raises ApiError."""
+        if method != "GET" and not self.may_write():
+            raise ApiError(0, "NotLeading", "the Lease may have gone to another process")
         headers = {"Accept": accept}
         if content_type is not None:
             headers["Content-Type"] = content_type

@@ -127,14 +127,16 @@ class Reconciler:
         if decision.status is None:
             return
         if await self._applier.write_status(run, decision.status):
-            for condition in decision.changed:
+            if decision.changed:
                 log.info(
-                    "%s is %s: %s %s",
-                    condition.type,
-                    condition.status,
-                    condition.reason,
-                    condition.message,
-                    extra={"namespace": run.namespace, "run": run.name},
+                    "%s: %s",
+                    decision.status["phase"],
+                    decision.status["message"],
+                    extra={
+                        "namespace": run.namespace,
+                        "run": run.name,
+                        "changed": {entry.type: f"{entry.status}/{entry.reason}" for entry in decision.changed},
+                    },
                 )
             await self._recorder.record(run, decision.changed)
 

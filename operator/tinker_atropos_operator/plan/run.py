@@ -149,12 +149,23 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         words = sorted([*words, situation.heard], key=lambda heard: heard.at)
     told = newest(run.status, words, newest_pod)
     progress = progress_fields(run.status, told)
-    finished = bool(progress.get("samplerWeights")) or (told is not None and told.report.phase == "Complete")
+    step = int(progress.get("step") or 0)
     attempt = attempt_of(observed, int(run.status.get("trainerAttempt") or 1))
-    trainer = trainer_state(run.name, spec, observed, attempt, finished=finished, now=now)
+    all_trained = bool(progress.get("samplerWeights")) and step >= spec.config.env.total_steps
+    last_word = told.report if told is not None and told.report.phase == "Complete" else None
+    if last_word is not None and last_word.attempt != attempt:
+        last_word = None  # of an earlier attempt, which had fewer steps to train
+    trainer = trainer_state(
+        run.name,
+        spec,
+        observed,
+        attempt,
+        finished=all_trained or last_word is not None,
+        trained_for=last_word.total_steps if last_word is not None else None,
+        now=now,
+    )
     if trainer.next_attempt:
         attempt += 1
-    step = int(progress.get("step") or 0)
     spoken = situation.heard.report.phase if situation.heard is not None else None
     begun = bool(run.status.get("runningTime")) or step > 0 or spoken in BEGUN_PHASES
     facts = Facts(

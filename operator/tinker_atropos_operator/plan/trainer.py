@@ -51,9 +51,16 @@ class TrainerState:
 
 
 def trainer_state(
-    run: str, spec: RunSpec, observed: Observed, attempt: int, *, finished: bool, now: dt.datetime
+    run: str,
+    spec: RunSpec,
+    observed: Observed,
+    attempt: int,
+    *,
+    finished: bool,
+    trained_for: int | None,
+    now: dt.datetime,
 ) -> TrainerState:
-    """finished: the trainer has said that the final weights are saved."""
+    """finished: the trainer has said that the final weights are saved; trained_for: of how many steps it knew then."""
     job = observed.jobs.get(names.trainer(run, attempt))
     if job is None:
         return TrainerState("Absent", attempt, "NotCreated", "the trainer's Job is not made yet")
@@ -62,12 +69,14 @@ def trainer_state(
         reason, message = _failure(spec, job, pods)
         return TrainerState("Failed", attempt, reason, message)
     if is_true(job, "Complete"):
-        return _after_complete(spec, job, attempt, finished=finished, now=now)
+        return _after_complete(spec, job, attempt, finished=finished, trained_for=trained_for, now=now)
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     failures = int((job.get("status") or {}).get("failed") or 0)
     earlier = f", {failures} earlier ones failed" if failures else ""
     if running:
         return TrainerState("Running", attempt, "PodRunning", f"pod {name_of(running[-1])} trains{earlier}")
+    if finished:
+        return TrainerState("Running", attempt, "Finishing", "the final weights are saved; the trainer's pod ends")
     trouble = first_trouble(pods)
     if trouble is not None:
         return TrainerState("Pending", attempt, trouble.reason, trouble.message, trouble)
@@ -91,7 +100,12 @@ def terminated(pod: Object) -> Object | None:
     return None
 
 
-def _after_complete(spec: RunSpec, job: Object, attempt: int, *, finished: bool, now: dt.datetime) -> TrainerState:
+def _after_complete(
+    spec: RunSpec, job: Object, attempt: int, *, finished: bool, trained_for: int | None, now: dt.datetime
+) -> TrainerState:
+    if finished and trained_for is not None and trained_for < spec.config.env.total_steps:
+        message = f"total_steps was raised to {spec.config.env.total_steps}; the next attempt trains the rest"
+        return TrainerState("Pending", attempt, "MoreSteps", message, next_attempt=True)
     if finished:
         return TrainerState("Succeeded", attempt, "Finished", "the trainer has saved the final weights")
     ended = condition(job, "Complete")

@@ -68,6 +68,7 @@ def api_server(context: RunContext) -> Child:
 
 
 def _probe(container: Object, port: int) -> None:
-    """Ready when it says so; killed only when it does not even answer for a minute."""
+    """Ready when it says so; killed only when it does not even answer for a minute, or for five after its start."""
+    container["startupProbe"] = pods.http_probe("/healthz", port, period=2, failures=150)
     container["readinessProbe"] = pods.http_probe("/readyz", port, period=5, failures=3)
     container["livenessProbe"] = pods.http_probe("/healthz", port, period=10, failures=6)

@@ -55,16 +55,18 @@ def environment(context: RunContext, entry: Environment) -> Child:
         init_containers=[_relay(context, entry)],
     )
     config = configuration.configuration_of(context, entry)
+    # Shares of a batch are the trajectory server's business: a new weight is no reason to restart the environment.
+    digested = {**config, "env": {key: value for key, value in config["env"].items() if key != "inference_weight"}}
     return deployment(
         context,
         names.environment(context.name, entry.name),
         labels.ENVIRONMENT_COMPONENT,
         pod,
-        inputs=[entry.image, entry.command, entry.pod_template, config],
+        inputs=[entry.image, entry.command, entry.pod_template, digested],
         replicas=entry.replicas,
         strategy="RollingUpdate",
         extra_labels={labels.ENVIRONMENT: entry.name},
-        annotations={labels.CONFIG: digest_of(config)},
+        annotations={labels.CONFIG: digest_of(digested)},
         overlay=entry.pod_template,
     )
 

@@ -191,6 +191,39 @@ def test_a_job_that_ended_in_order_without_a_last_word_completes_nothing(build: 
     assert "Job/tar-first-trainer-2" in {f"{child.kind}/{child.name}" for child in decision.children}
 
 
+def test_steps_added_while_it_runs_are_trained_by_a_next_attempt(build: Any) -> None:
+    job = build.job(1, build.condition("Complete"))
+    pod = build.pod(
+        "trainer",
+        "trainer-a",
+        phase="Succeeded",
+        statuses=[build.terminated(0, word(build, samplerWeights="tinker://x/final"))],
+    )
+    observed = Observed(build.everything().deployments, {"tar-first-trainer-1": job}, {}, {}, [pod])
+    longer = {"config": {"env": {"group_size": 4, "batch_size": 8, "total_steps": 9}}}
+    decision = decide(build.situation(build.run({"startTime": build.ago(50)}, **longer), observed))
+    assert decision.status is not None and decision.status["trainerAttempt"] == 2
+    assert decision.status["progress"] == "5/9" and phase(decision) == "Running"
+    assert condition(decision, "TrainerRunning")["reason"] == "MoreSteps"
+    second = build.job(2)
+    observed = Observed(observed.deployments, {**observed.jobs, "tar-first-trainer-2": second}, {}, {}, [pod])
+    decision = decide(build.situation(build.run(decision.status, **longer), observed))
+    assert condition(decision, "TrainerRunning")["reason"] == "PodPending", "the first attempt's end is not its own"
+    shorter = {"config": {"env": {"group_size": 4, "batch_size": 8, "total_steps": 3}}}
+    observed = Observed(observed.deployments, {"tar-first-trainer-1": job}, {}, {}, [pod])
+    assert phase(decide(build.situation(build.run({"startTime": build.ago(50)}, **shorter), observed))) == "Complete"
+
+
+def test_between_its_last_word_and_its_end_the_trainer_is_not_missed(build: Any) -> None:
+    pod = build.pod("trainer", "trainer-a", phase="Succeeded", statuses=[build.terminated(0, word(build))])
+    everything = build.everything()
+    observed = Observed(everything.deployments, everything.jobs, everything.services, {}, [pod])
+    status = {"startTime": build.ago(50), "runningTime": build.ago(40), "samplerWeights": "x", "step": 5, "epoch": 1}
+    decision = decide(build.situation(build.run(status), observed))
+    assert condition(decision, "Ready")["status"] == "True"
+    assert condition(decision, "TrainerRunning")["reason"] == "Finishing"
+
+
 FAILURES = {
     "a refused key": (KEY_REFUSED, "KeyRefused", ["your config", "Secret tinker", "valid key"]),
     "a config that cannot work": (CONFIG_ERROR, "InvalidConfig", ["your config", "new run"]),

@@ -269,6 +269,7 @@ UNCHANGED_BY = {
     "replicas": {"environments": [{"name": "digits", "command": ["python", "digits.py"], "replicas": 9}]},
     "total steps": {"config": {"env": {"group_size": 4, "batch_size": 8, "total_steps": 77}}},
     "deadline": {"deadlines": {"startup": "99m"}},
+    "weight": {"environments": [{"name": "digits", "command": ["python", "digits.py"], "replicas": 2, "weight": 5}]},
 }
 
 
@@ -282,8 +283,8 @@ def test_a_change_that_concerns_no_pod_makes_no_pod_anew(build: Any, change: dic
 
 
 def test_a_change_of_an_environments_configuration_restarts_it(build: Any) -> None:
-    heavier = {"environments": [{"name": "digits", "command": ["python", "digits.py"], "replicas": 2, "weight": 5}]}
-    before, after = pod_templates(build), pod_templates(build, **heavier)
+    other = {"name": "digits", "command": ["python", "digits.py"], "replicas": 2, "config": {"max_token_length": 9}}
+    before, after = pod_templates(build), pod_templates(build, environments=[other])
     name = "Deployment/tar-first-env-digits"
     assert before[name]["metadata"]["annotations"] != after[name]["metadata"]["annotations"]
     assert before["Deployment/tar-first-api"] == after["Deployment/tar-first-api"]
