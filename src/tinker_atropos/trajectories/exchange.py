@@ -18,6 +18,7 @@ import orjson
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.ledger import Batch, BatchState, Event, Group, GroupState, Ledger, LedgerError, encode
 from tinker_atropos.trajectories.lineage import Version
+from tinker_atropos.trajectories.pacing import Pacing, Situation
 from tinker_atropos.trajectories.posts import Bytes, Floats, Ints, Limits, Post
 from tinker_atropos.trajectories.registry import Environment
 from tinker_atropos.trajectories.settings import Settings
@@ -67,6 +68,10 @@ class Exchange:
         """Batches whose answer to a plain trainer is not known to have arrived."""
         self._settling: set[asyncio.Future[None]] = set()
         self._latest = 0
+        self._pacing = Pacing()
+        self._capacity: dict[int, asyncio.Queue[str]] = {}
+        self._last_stream = 0
+        self._pace_again: asyncio.TimerHandle | None = None
         self.closed = False
 
     @classmethod
@@ -88,6 +93,8 @@ class Exchange:
         self.closed = True
         self._changed.wake()
         self._policy_changed.wake()
+        for granted in self._capacity.values():
+            granted.put_nowait("")
 
     async def close(self) -> None:
         self.end_waiting()
@@ -109,10 +116,13 @@ class Exchange:
             return
         for event in events:
             self.ledger.apply(event)
+            if event["t"] == "stored":
+                self._pacing.posted(event["env"], event["inst"], event["n"])
         released = self.ledger.take_released()
         if released:
             self._store.forget(released)
         self._changed.wake()
+        self._pace()
 
     async def _alone(self, move: Callable[[], Awaitable[T]]) -> T:
         """One decision at a time, each until it is written, whether or not the caller still waits."""
@@ -330,6 +340,65 @@ class Exchange:
         if digests:
             event: Event = {"t": "recorded", "inst": instance, "ver": list(version), "digs": b"".join(digests).hex()}
             await asyncio.shield(self._write((event,)))
+
+    # -- pacing ------------------------------------------------------------------------------------------------------
+
+    def open_capacity(self) -> tuple[int, asyncio.Queue[str]]:
+        """A gateway's stream: its number, and where rollouts come out that may start."""
+        self._last_stream += 1
+        granted = self._capacity[self._last_stream] = asyncio.Queue()
+        return self._last_stream, granted
+
+    def close_capacity(self, stream: int) -> None:
+        del self._capacity[stream]
+        self._pacing.stream_ended(stream, self._clock())
+        self._pace()
+
+    def told_of_rollout(self, stream: int, request: pb.CapacityRequest) -> None:
+        """What the gateway says of one rollout."""
+        key, now = (stream, request.rollout), self._clock()
+        environment, instance = request.environment, request.instance
+        if request.kind == pb.CapacityRequest.WANT:
+            self._pacing.want(key, environment, instance, request.sequences)
+        elif request.kind == pb.CapacityRequest.SAMPLED:
+            self._pacing.sampled(key, now)
+        elif request.kind == pb.CapacityRequest.CONTINUED:
+            step = self.situation().policy_step
+            self._pacing.continued(key, environment, instance, request.sequences, step, now)
+        else:
+            self._pacing.abandoned(key)
+        self._pace()
+
+    def situation(self) -> Situation:
+        ledger = self.ledger
+        version = ledger.policy.version if ledger.policy is not None else None
+        return Situation(
+            batch_size=ledger.settings.batch_size,
+            limit=ledger.settings.max_steps_off_policy,
+            step=ledger.step,
+            policy_step=ledger.lineage.surviving_step(Version(version.epoch, version.step)) if version else ledger.step,
+            waiting=sum(ledger.waiting.values()),
+            waiting_by_environment=ledger.waiting,
+            weights={name: share.weight for name, share in ledger.shares().items()},
+        )
+
+    def _pace(self) -> None:
+        """Grant what fits now; while somebody waits, look again each second, because credits expire."""
+        if not self._pacing.held:
+            return
+        for stream, rollout in self._pacing.grants(self.situation(), self._clock()):
+            self._capacity[stream].put_nowait(rollout)
+        if self._pacing.held and self._pace_again is None:
+            self._pace_again = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._pace_again = None
+        self._pace()
+
+    @property
+    def pacing(self) -> dict[str, int]:
+        pacing = self._pacing
+        return {"running": pacing.running, "held": pacing.held, "granted": pacing.granted, "expired": pacing.expired}
 
     # -- plain trainers ----------------------------------------------------------------------------------------------
 

@@ -57,6 +57,9 @@ class GroupState(StrEnum):
     DROPPED = "dropped"
 
 
+_WAITING = (GroupState.QUEUED, GroupState.LEASED)
+
+
 class BatchState(StrEnum):
     READY = "ready"
     """Cut before, given back or taken over; handed out again before anything new."""
@@ -182,6 +185,8 @@ class Ledger:
     queue: Queue = field(default_factory=Queue)
     posts: dict[str, int] = field(default_factory=dict)
     """Post id (with its instance) -> group: a repeated post is stored once."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Sequences that are stored and neither trained nor dropped, by environment."""
     counts: Counter[GroupState] = field(default_factory=Counter)
     stored: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -425,6 +430,7 @@ class Ledger:
         self.groups[group.number] = group
         self.counts[GroupState.QUEUED] += 1
         self.stored += 1
+        self.waiting[group.environment] += group.sequences
         self.queue.add(group.candidate)
         if event.get("post"):
             self.posts[f"{group.instance}\n{event['post']}"] = group.number
@@ -437,6 +443,7 @@ class Ledger:
             self.queue.remove((group.candidate,))
         self.counts[group.state] -= 1
         self.counts[state] += 1
+        self.waiting[group.environment] += group.sequences * ((state in _WAITING) - (group.state in _WAITING))
         group.state, group.reason = state, reason
         if batch is not None:
             group.batch, group.epoch, group.step = batch.number, batch.epoch, batch.step
@@ -643,6 +650,8 @@ class Ledger:
             ledger.groups[group.number] = group
             ledger.stored += 1
             ledger.counts[group.state] += 1
+            if group.state in _WAITING:
+                ledger.waiting[group.environment] += group.sequences
             if group.state is GroupState.DROPPED:
                 ledger.reasons[group.reason] += 1
             if group.state is GroupState.QUEUED and not group.batch:

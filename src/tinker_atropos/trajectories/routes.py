@@ -362,6 +362,7 @@ class Routes:
                 "ledger": sums,
                 "dropped": dict(ledger.reasons),
                 "environments": self._environments(),
+                "pacing": self._exchange.pacing,
                 "complaints": list(ledger.mix.complaints(ledger.shares()).values()),
             }
         )

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +20,7 @@ from tinker_atropos.trajectories import batches
 from tinker_atropos.trajectories.exchange import LEASE_SECONDS, MAX_WAIT_SECONDS, Exchange
 from tinker_atropos.trajectories.ledger import Batch, LedgerError, UnknownEpochError, UnknownLeaseError
 from tinker_atropos.trajectories.lineage import Version
+from tinker_atropos.trajectories.pacing import SAMPLING_SECONDS
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
 from tinker_atropos.trajectories.store import StoreUnavailableError
 
@@ -151,6 +153,24 @@ class Service(pb_grpc.TrajectoriesServicer):
             return pb.RecordResponse()
 
         return await _answer(context, answer)
+
+    async def Capacity(
+        self, requests: AsyncIterator[pb.CapacityRequest], context: Context
+    ) -> AsyncIterator[pb.CapacityGrant]:
+        stream, granted = self._exchange.open_capacity()
+
+        async def listen() -> None:
+            async for request in requests:
+                self._exchange.told_of_rollout(stream, request)
+            granted.put_nowait("")
+
+        listening = asyncio.create_task(listen())
+        try:
+            while rollout := await granted.get():
+                yield pb.CapacityGrant(rollout=rollout, seconds=SAMPLING_SECONDS)
+        finally:
+            listening.cancel()
+            self._exchange.close_capacity(stream)
 
 
 class _InvalidRequestError(ValueError):

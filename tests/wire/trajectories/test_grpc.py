@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import threading
@@ -366,3 +367,64 @@ def test_killed_at_random_points_nothing_is_lost_and_nothing_is_trained_twice(pr
     waiting = set(load.posted) - set(trained)
     assert len(waiting) <= left, "lost"
     assert {entry["state"] for entry in server.ledger()} <= {"covered", "queued"}
+
+
+class Gateway:
+    """The gateway's end of a Capacity stream."""
+
+    def __init__(self, server: Any) -> None:
+        self.pb = server.pb
+        self.sent: queue.Queue[Any] = queue.Queue()
+        self.granted: queue.Queue[str] = queue.Queue()
+        self.call = server.rpc.Capacity(iter(self.sent.get, None))
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            for grant in self.call:
+                self.granted.put(grant.rollout)
+
+    def say(self, rollout: str, kind: str = "WANT") -> None:
+        number = self.pb.CapacityRequest.Kind.Value(kind)
+        request = self.pb.CapacityRequest(rollout=rollout, kind=number, environment="e", instance="e-0", sequences=4)
+        self.sent.put(request)
+
+    def grants(self, count: int) -> list[str]:
+        return [self.granted.get(timeout=10) for _ in range(count)]
+
+
+class TestCapacity:
+    def test_rollouts_start_as_far_as_they_can_be_trained_in_time(self, server: Any) -> None:
+        epoch = server.take_over(batch_size=8, max_steps_off_policy=1).epoch
+        identity = {"X-Tinker-Atropos-Environment": "e", "X-Tinker-Atropos-Instance": "e-0"}
+        gateway = Gateway(server)
+        for number in range(7):
+            gateway.say(f"r{number}")
+        assert gateway.grants(4) == ["r0", "r1", "r2", "r3"]
+        for number in range(2):
+            gateway.say(f"r{number}", "SAMPLED")
+            server.post("/scored_data", server.group(number), identity)
+        assert server.get("/status")["pacing"]["running"] == 8
+        assert gateway.granted.empty()
+        batch = server.lease(epoch, 1)
+        server.ack(epoch, batch)
+        policy = server.pb.Policy(version=server.pb.PolicyVersion(step=1), sampler_path="x")
+        server.rpc.Publish(server.pb.PublishRequest(epoch=epoch, policy=policy))
+        gateway.say("r2", "ABANDONED")  # with r3, sampled before step 1, there is room for one batch beside it
+        assert gateway.grants(1) == ["r4"]
+        gateway.sent.put(None)
+
+    def test_who_gives_up_waiting_gets_no_grant_and_who_leaves_keeps_no_room(self, server: Any) -> None:
+        server.take_over(batch_size=8, max_steps_off_policy=0)
+        first = Gateway(server)
+        for number in range(4):
+            first.say(f"r{number}")
+        assert first.grants(2) == ["r0", "r1"]
+        first.say("r2", "ABANDONED")
+        first.say("r0", "ABANDONED")
+        assert first.grants(1) == ["r3"]
+        first.call.cancel()
+        second = Gateway(server)
+        second.say("s0")
+        assert second.granted.empty()
+        second.sent.put(None)
