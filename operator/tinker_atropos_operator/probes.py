@@ -33,14 +33,17 @@ class Canary:
     def __init__(self, kube: Kube, settings: Settings) -> None:
         self._kube = kube
         self._settings = settings
-        self._expected: str | None = None
-        self._arrived = asyncio.Event()
+        self._seen = ""
+        self._news = asyncio.Event()
         self.misses = 0
+        self.returns = 0
+        """How often the watch has brought it."""
 
     def seen(self, namespace: str, name: str, version: str) -> None:
-        """A watch event of a ConfigMap came in."""
-        if (namespace, name) == (self._settings.namespace, self._settings.canary) and version == self._expected:
-            self._arrived.set()
+        """A watch event of a ConfigMap came in; it may be quicker than the answer to the write."""
+        if (namespace, name) == (self._settings.namespace, self._settings.canary):
+            self._seen = version
+            self._news.set()
 
     async def sing(self) -> None:
         """Touch it again and again, for ever."""
@@ -51,7 +54,6 @@ class Canary:
             await self._once(count)
 
     async def _once(self, count: int) -> None:
-        self._arrived.clear()
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -62,21 +64,23 @@ class Canary:
             },
             "data": {"count": f"{self._settings.identity} {count}"},
         }
-        seen_before = self._expected
         try:
             live = await self._kube.apply(CONFIG_MAPS, body, MANAGER)
         except ApiError as error:
             log.warning("the canary was not written: %s", error)
             return  # that the API server is away is no fault of the watches
-        self._expected = str(live["metadata"]["resourceVersion"])
-        if self._expected == seen_before:
-            return
         try:
-            await asyncio.wait_for(self._arrived.wait(), CANARY_LATE)
+            await asyncio.wait_for(self._until_seen(str(live["metadata"]["resourceVersion"])), CANARY_LATE)
             self.misses = 0
+            self.returns += 1
         except TimeoutError:
             self.misses += 1
             log.warning("the watch did not bring the canary within %.0f s (%d in a row)", CANARY_LATE, self.misses)
+
+    async def _until_seen(self, version: str) -> None:
+        while self._seen != version:
+            self._news.clear()
+            await self._news.wait()
 
 
 class Health:
