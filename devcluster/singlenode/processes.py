@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from singlenode.layout import ClusterError, Layout
@@ -93,7 +94,7 @@ def end(pids: Sequence[int], patience: float) -> None:
         while any(s and started_at(p) == s for p, s in born.items()):
             if time.monotonic() > deadline:
                 break
-            _reap()
+            _reap(born)
             time.sleep(0.05)
         else:
             return
@@ -101,10 +102,8 @@ def end(pids: Sequence[int], patience: float) -> None:
     raise ClusterError(f"process {left} cannot be ended")
 
 
-def _reap() -> None:
-    """Collect children of this very process, which would otherwise stay as zombies."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return
+def _reap(pids: Iterable[int]) -> None:
+    """Collect those that are children of this very process, which would otherwise stay as zombies."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)

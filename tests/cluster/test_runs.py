@@ -61,8 +61,9 @@ def complete(space: Namespace, name: str, seconds: float = 400) -> dict[str, Any
 
 
 def pods(space: Namespace, name: str, component: str) -> list[dict[str, Any]]:
-    every = space.list("pods", f"tinker-atropos.dev/run={name}")
-    return [pod for pod in every if f"-{component}" in pod["metadata"]["name"].removeprefix(f"tar-{name}")]
+    """Pods of one part of a run that are not being deleted."""
+    found = space.list("pods", f"tinker-atropos.dev/run={name},app.kubernetes.io/component={component}")
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
 def restarts(space: Namespace) -> dict[str, int]:
@@ -136,7 +137,8 @@ def test_the_quick_start_to_complete_then_silence(namespace: Namespace) -> None:
             "import tinker, sys\n"
             f"client = tinker.ServiceClient(base_url={url!r}, api_key={key!r})\n"
             f"sampling = client.create_sampling_client(model_path={end['samplerWeights']!r}).result()\n"
-            "answer = sampling.sample(tinker.ModelInput.from_ints([5, 6]), 1, tinker.SamplingParams(max_tokens=4)).result()\n"
+            "prompt, parameters = tinker.ModelInput.from_ints([5, 6]), tinker.SamplingParams(max_tokens=4)\n"
+            "answer = sampling.sample(prompt, 1, parameters).result()\n"
             "print(len(answer.sequences))\n"
             "client.close('success').result()\n"
         )
@@ -145,7 +147,7 @@ def test_the_quick_start_to_complete_then_silence(namespace: Namespace) -> None:
 
     # Environments and API server are gone, the local Tinker server with the weights stays.
     space.eventually("the API server gone", lambda: space.get("deployment", "tar-quickstart-api") is None, 60)
-    space.eventually("the environments gone", lambda: not pods(space, "quickstart", "env"), 60)
+    space.eventually("the environments gone", lambda: not pods(space, "quickstart", "environment"), 60)
     assert space.get("deployment", "tar-quickstart-tinker") is not None
 
     time.sleep(10)
@@ -174,13 +176,13 @@ def test_a_run_lives_through_every_death(namespace: Namespace) -> None:
     kill_in_pod(trainer, "trainer")
     at_step(space, name, 13)
 
-    [environment] = [pod for pod in pods(space, name, "env") if "deletionTimestamp" not in pod["metadata"]]
+    [environment] = pods(space, name, "environment")
     space.kubectl("delete", "pod", environment["metadata"]["name"], "--wait=false")
     at_step(space, name, 18)
-    replaced = [pod["metadata"]["name"] for pod in pods(space, name, "env")]
+    replaced = [pod["metadata"]["name"] for pod in pods(space, name, "environment")]
     assert environment["metadata"]["name"] not in replaced
 
-    [server] = pods(space, name, "api")
+    [server] = pods(space, name, "api-server")
     before = restarts(space)
     kill_in_pod(server, "trajectories")
     at_step(space, name, 24)
@@ -216,8 +218,8 @@ def test_the_api_servers_pod_with_a_claim(namespace: Namespace) -> None:
     run["spec"]["apiServer"] = {"store": {"volume": {"persistentVolumeClaim": {"claimName": "store"}}}}
     space.apply(claim, run)
     at_step(space, name, 5)
-    [server] = pods(space, name, "api")
-    [environment] = pods(space, name, "env")
+    [server] = pods(space, name, "api-server")
+    [environment] = pods(space, name, "environment")
     space.kubectl("delete", "pod", server["metadata"]["name"], "--wait=false")
     end = complete(space, name)
     assert end["ledger"]["trained"] == 20 * GROUPS_PER_STEP
