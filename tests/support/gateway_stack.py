@@ -41,11 +41,6 @@ class Tinker:
     def clear_faults(self) -> None:
         httpx.delete(f"{self.url}/local/v1/faults")
 
-    def sampled_requests(self) -> int:
-        """Number of samples that were asked for, ever."""
-        log = [record for record in self.program.records() if "sample" in str(record.get("message", ""))]
-        return len(log)
-
 
 class Trajectories:
     def __init__(self, folder: Path, *options: str, token: str | None = None) -> None:

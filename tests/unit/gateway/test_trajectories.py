@@ -1,0 +1,169 @@
+"""The gateway's client of the trajectory server, against a scripted one in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tinker_atropos.gateway import trajectories as module
+from tinker_atropos.gateway.generation import Version
+from tinker_atropos.gateway.policies import Policy
+from tinker_atropos.gateway.trajectories import RecordRefusedError, Trajectories
+from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.protocol.trajectories_pb2_grpc import TrajectoriesServicer, add_TrajectoriesServicer_to_server
+
+
+class Scripted(TrajectoriesServicer):
+    def __init__(self) -> None:
+        self.records: list[pb.RecordRequest] = []
+        self.failures: list[grpc.StatusCode] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.watches = 0
+        self.metadata: list[dict[str, Any]] = []
+
+    async def Record(self, request: pb.RecordRequest, context: Any) -> pb.RecordResponse:
+        self.metadata.append(dict(context.invocation_metadata()))
+        await self.gate.wait()
+        if self.failures:
+            await context.abort(self.failures.pop(0), "as the test wants it")
+        self.records.append(request)
+        return pb.RecordResponse()
+
+    async def WatchPolicy(self, request: pb.WatchPolicyRequest, context: Any) -> AsyncIterator[pb.Policy]:
+        self.watches += 1
+        yield pb.Policy(version=pb.PolicyVersion(epoch=1, step=self.watches), sampler_path="tinker://x", base_model="m")
+        if self.watches < 3:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+        await asyncio.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(module, "_LONGEST_DELAY", 0.002)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[tuple[Scripted, Trajectories]]:
+    scripted = Scripted()
+    server = grpc.aio.server()
+    add_TrajectoriesServicer_to_server(scripted, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = Trajectories(f"127.0.0.1:{port}", "secret")
+    yield scripted, client
+    await client.close()
+    await server.stop(None)
+
+
+World = tuple[Scripted, Trajectories]
+OLD, NEW = Version(1, 1), Version(1, 2)
+
+
+async def test_a_record_carries_who_what_and_the_token(world: World) -> None:
+    scripted, client = world
+    await client.record("digits-0", NEW, [b"a" * 16, b"b" * 16])
+    (request,) = scripted.records
+    assert request.instance == "digits-0"
+    assert (request.version.epoch, request.version.step) == (1, 2)
+    assert list(request.digests) == [b"a" * 16, b"b" * 16]
+    assert scripted.metadata[0]["authorization"] == "Bearer secret"
+
+
+async def test_records_that_wait_together_travel_together(world: World) -> None:
+    scripted, client = world
+    scripted.gate.clear()
+    first = asyncio.create_task(client.record("digits-0", NEW, [b"first"]))
+    async with asyncio.timeout(5):
+        while not scripted.metadata:
+            await asyncio.sleep(0.001)
+    waiting = [asyncio.create_task(client.record("digits-0", NEW, [bytes([number])])) for number in range(20)]
+    others = [
+        asyncio.create_task(client.record("digits-0", OLD, [b"older"])),
+        asyncio.create_task(client.record("digits-1", NEW, [b"other"])),
+    ]
+    await asyncio.sleep(0.01)
+    scripted.gate.set()
+    async with asyncio.timeout(5):
+        await asyncio.gather(first, *waiting, *others)
+    together = [list(request.digests) for request in scripted.records if request.instance == "digits-0"]
+    assert sorted(map(len, together)) == [1, 1, 20]
+    assert [bytes([number]) for number in range(20)] in together
+    assert len(scripted.records) == 4
+
+
+async def test_nothing_is_done_before_it_is_durable(world: World) -> None:
+    scripted, client = world
+    scripted.gate.clear()
+    recording = asyncio.create_task(client.record("digits-0", NEW, [b"a"]))
+    await asyncio.sleep(0.02)
+    assert not recording.done()
+    scripted.gate.set()
+    async with asyncio.timeout(5):
+        await recording
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    ],
+)
+async def test_what_may_pass_is_tried_again(code: grpc.StatusCode, world: World) -> None:
+    scripted, client = world
+    scripted.failures = [code] * 3
+    async with asyncio.timeout(5):
+        await client.record("digits-0", NEW, [b"a"])
+    assert len(scripted.records) == 1
+
+
+async def test_what_is_refused_is_told_to_everybody_who_waits(world: World) -> None:
+    scripted, client = world
+    scripted.failures = [grpc.StatusCode.INVALID_ARGUMENT]
+    recordings = [asyncio.create_task(client.record("digits-0", NEW, [b"a"])) for _ in range(3)]
+    results = await asyncio.gather(*recordings, return_exceptions=True)
+    assert all(isinstance(result, RecordRefusedError) for result in results)
+    await client.record("digits-0", NEW, [b"b"])
+    assert [list(request.digests) for request in scripted.records] == [[b"b"]]
+
+
+async def test_one_who_leaves_does_not_take_the_others_along(world: World) -> None:
+    scripted, client = world
+    scripted.gate.clear()
+    leaving = asyncio.create_task(client.record("digits-0", NEW, [b"a"]))
+    staying = asyncio.create_task(client.record("digits-0", NEW, [b"b"]))
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    scripted.gate.set()
+    async with asyncio.timeout(5):
+        await staying
+    assert [list(request.digests) for request in scripted.records] == [[b"a", b"b"]]
+
+
+async def test_very_many_digests_are_split(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted, client = world
+    monkeypatch.setattr(module, "_MOST_DIGESTS", 10)
+    await client.record("digits-0", NEW, [bytes([number]) for number in range(25)])
+    assert [len(request.digests) for request in scripted.records] == [10, 10, 5]
+
+
+async def test_the_watch_goes_on_after_every_restart(world: World) -> None:
+    _, client = world
+    offered: list[Policy] = []
+    watching = asyncio.create_task(client.watch(offered.append))
+    async with asyncio.timeout(10):
+        while len(offered) < 3:
+            await asyncio.sleep(0.001)
+    watching.cancel()
+    assert [policy.version.step for policy in offered] == [1, 2, 3]
+    assert offered[0] == Policy(Version(1, 1), "tinker://x", "m")
