@@ -42,8 +42,8 @@ lock: $(VENV)/.installed ## Pin dependencies again: constraints.txt and images/*
 
 venv: $(VENV)/.installed ## The development environment in .venv
 
-$(VENV)/.installed: pyproject.toml constraints.txt scripts/venv.py
-	@$(PYTHON) scripts/venv.py
+$(VENV)/.installed: pyproject.toml constraints.txt scripts/make_venv.py
+	@$(PYTHON) scripts/make_venv.py
 
 cluster-binaries: ## Build Kubernetes, etcd, CoreDNS, kubectl and helm from source (once; 7 min)
 	@$(PYTHON) devcluster/devcluster.py build
