@@ -24,7 +24,9 @@ import click
     help="gRPC port for trainer and gateway; 0 = any free one.",
 )
 @click.option(
-    "--store", required=True, help="Directory that holds the run's groups and ledger; made when it is not there."
+    "--store",
+    required=True,
+    help="Directory that holds the run's groups and ledger (made when it is not there), or redis://HOST:PORT/DB?run=NAME.",
 )
 @click.option(
     "--token-file",

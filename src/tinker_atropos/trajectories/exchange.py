@@ -22,13 +22,15 @@ from tinker_atropos.trajectories.pacing import Pacing, Situation
 from tinker_atropos.trajectories.posts import Bytes, Floats, Ints, Limits, Post
 from tinker_atropos.trajectories.registry import Environment
 from tinker_atropos.trajectories.settings import Settings
-from tinker_atropos.trajectories.store import Store
+from tinker_atropos.trajectories.store import Store, StoreUnavailableError
 from tinker_atropos.trajectories.versions import completion_digests
 
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 600.0
 MAX_WAIT_SECONDS = 60.0
+STORE_SECONDS = 20.0
+"""How long a post waits for a store that is away, before its caller hears of it."""
 FOR_EVER = 1e15
 _LOOK_SECONDS = 1.0
 """Who waits for a batch looks again so often: patience and expired leases make no noise."""
@@ -177,7 +179,10 @@ class Exchange:
         if post_id:
             self._posting[key] = stored
             stored.add_done_callback(lambda _: self._posting.pop(key, None))
-        await asyncio.shield(stored)
+        await asyncio.wait((stored,), timeout=STORE_SECONDS)
+        if not stored.done():
+            raise StoreUnavailableError("the store does not answer; whether it took the group is not known yet")
+        stored.result()
         self._latest = number
         return True
 

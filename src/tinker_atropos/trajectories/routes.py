@@ -107,7 +107,7 @@ class Routes:
         if isinstance(error, InvalidSettingsError):
             return error_response(422, str(error))
         if isinstance(error, StoreUnavailableError):
-            return error_response(503, f"{error}; nothing was stored, try again")
+            return error_response(503, f"{error}; try again")
         return error_response(500, str(error))
 
     # -- bodies ------------------------------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ class Options:
 
 
 def open_store(store: str) -> Store:
+    """A URL of Redis, else a directory."""
+    if store.startswith(("redis://", "rediss://", "unix://")):
+        from tinker_atropos.trajectories.store.redis import RedisStore
+
+        return RedisStore(store, fold)
     return EmbeddedStore(Path(store), fold)
 
 

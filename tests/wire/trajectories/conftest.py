@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -254,12 +255,23 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def process_server(tmp_path: Path) -> Iterator[Server]:
-    """A server as a process, to be killed."""
-    server = Server(tmp_path)
-    server.start()
-    yield server
-    server.stop()
+def make_process_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Servers as processes, to be killed."""
+    made: list[Server] = []
+
+    def make(**options: Any) -> Server:
+        made.append(Server(tmp_path, **options))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def process_server(make_process_server: Callable[..., Server]) -> Server:
+    return make_process_server()
 
 
 @pytest.fixture
@@ -277,3 +289,49 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     yield make
     for server in made:
         server.stop()
+
+
+class RedisServer:
+    """A redis-server of its own, with its append-only file synced always."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [
+            "redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
+            "--appendonly", "yes", "--appendfsync", "always", "--save", "",
+        ]  # fmt: skip
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while self.cli("PING") != "PONG":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def cli(self, *arguments: str) -> str:
+        command = ["redis-cli", "-p", str(self.port), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    if shutil.which("redis-server") is None or shutil.which("redis-cli") is None:
+        pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder)
+    server.start()
+    yield server
+    server.kill()

@@ -343,8 +343,11 @@ class Load:
             assert not thread.is_alive()
 
 
-def test_killed_at_random_points_nothing_is_lost_and_nothing_is_trained_twice(process_server: Any) -> None:
-    server = process_server
+@pytest.mark.parametrize("kind", ["embedded", "redis"])
+def test_killed_at_random_points_nothing_is_lost_and_nothing_is_trained_twice(
+    kind: str, request: pytest.FixtureRequest, make_process_server: Any
+) -> None:
+    server = make_process_server(store="" if kind == "embedded" else request.getfixturevalue("redis_server").url)
     load = Load(server, seed=3)
     for _ in range(5):
         load.resume()
