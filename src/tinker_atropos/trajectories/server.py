@@ -74,9 +74,6 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     metrics.watch(exchange.ledger, store)
     routes = Routes(exchange, metrics, options.token, options.max_body)
     connections: set[Connection] = set()
-    http = await loop.create_server(
-        lambda: Connection(routes, connections, options.max_body), options.host, options.port, backlog=1024
-    )
     interceptors = [TokenInterceptor(options.token)] if options.token else []
     rpc = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
     add_service: Callable[[Service, grpc.aio.Server], None] = pb_grpc.add_TrajectoriesServicer_to_server
@@ -87,6 +84,9 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     except RuntimeError:
         raise OSError(f"gRPC port {options.grpc_port} is taken") from None
     await rpc.start()
+    http = await loop.create_server(
+        lambda: Connection(routes, connections, options.max_body), options.host, options.port, backlog=1024
+    )
     port = http.sockets[0].getsockname()[1]
     sums = exchange.ledger.sums()
     logger.info(

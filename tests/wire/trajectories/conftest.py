@@ -63,6 +63,7 @@ class Server:
         self._channel: grpc.Channel | None = None
 
     def start(self) -> None:
+        self._close()
         if not self.port:
             self.port, self.grpc_port = free_port(), free_port()
         command = [
