@@ -72,7 +72,8 @@ def built_in() -> Target:
         if not programs.built():
             programs.find_go()
     except ClusterError as error:
-        raise ClusterError(f"{error}\n{LOCAL_MODE}") from error
+        offer = "" if "make demo-local" in str(error) else f"\n{LOCAL_MODE}"
+        raise ClusterError(f"{error}{offer}") from error
     up = cluster.up(CLUSTER, cluster.NODE)
     kubeconfig = ("--kubeconfig", up.kubeconfig)
     return Target((up.program("kubectl"), *kubeconfig), (up.program("helm"), *kubeconfig), None)
