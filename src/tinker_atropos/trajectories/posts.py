@@ -21,7 +21,7 @@ from tinker_atropos.trajectories.lineage import Version
 MASKED = -100
 _PARSER = simdjson.Parser()
 """Used again and again: its buffers stay warm."""
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 
 Kind = Literal["i", "d"]
 _NUMPY: dict[Kind, type] = {"i": np.int64, "d": np.float64}
@@ -127,7 +127,7 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
         raise InvalidPostError(
             ("tokens", lengths.index(longest)), f"{longest} tokens; the trainer takes at most {limits.max_token_length}"
         )
-    top = limits.vocabulary - 1 if limits.vocabulary > 0 else _INT32_MAX
+    top = limits.vocabulary - 1 if limits.vocabulary > 0 else INT32_MAX
     _check_range("tokens", tokens, lengths, 0, top)
     ids = tokens.astype(np.int32)
 
@@ -138,7 +138,7 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
     loss = masks != MASKED
     odd_masks = None
     if not np.array_equal(masks, np.where(loss, tokens, MASKED)):
-        _check_range("masks", masks, lengths, -(2**31), _INT32_MAX)
+        _check_range("masks", masks, lengths, -(2**31), INT32_MAX)
         odd_masks = masks.astype(np.int32)
 
     scores = reader.numbers("scores")
@@ -331,7 +331,7 @@ class _Reader:
         for index, ((k, id_values), (k_logprobs, logprob_values)) in enumerate(zip(*rows, strict=True)):
             if k != k_logprobs:
                 raise InvalidPostError(("distill_logprobs", index), f"{k_logprobs} for each position, {k} token ids")
-            _check_range("distill_token_ids", id_values, [len(id_values)], 0, _INT32_MAX)
+            _check_range("distill_token_ids", id_values, [len(id_values)], 0, INT32_MAX)
             single = self.finite("distill_logprobs", logprob_values, [len(logprob_values)])
             result.append((k, id_values.astype(np.int32).tobytes(), single.tobytes()))
         return result

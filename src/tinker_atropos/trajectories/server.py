@@ -77,7 +77,7 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     interceptors = [TokenInterceptor(options.token)] if options.token else []
     rpc = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
     add_service: Callable[[Service, grpc.aio.Server], None] = pb_grpc.add_TrajectoriesServicer_to_server
-    add_service(Service(exchange), rpc)
+    add_service(Service(exchange, metrics), rpc)
     try:
         address = f"[{options.host}]" if ":" in options.host else options.host
         grpc_port = rpc.add_insecure_port(f"{address}:{options.grpc_port}")

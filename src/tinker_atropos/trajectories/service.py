@@ -20,7 +20,10 @@ from tinker_atropos.trajectories import batches
 from tinker_atropos.trajectories.exchange import LEASE_SECONDS, MAX_WAIT_SECONDS, Exchange
 from tinker_atropos.trajectories.ledger import Batch, LedgerError, UnknownEpochError, UnknownLeaseError
 from tinker_atropos.trajectories.lineage import Version
+from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.pacing import SAMPLING_SECONDS
+from tinker_atropos.trajectories.post_messages import read_message
+from tinker_atropos.trajectories.posts import InvalidPostError
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
 from tinker_atropos.trajectories.store import StoreUnavailableError
 
@@ -40,11 +43,16 @@ OPTIONS = (
 """Batches are large; the gateway's stream is quiet for long, so both ends ping."""
 
 
+POSTS_UNDER_WAY = 64
+"""Of one stream; more wait in its flow control."""
+
+
 class Service(pb_grpc.TrajectoriesServicer):
     """The Trajectories service on one exchange."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, metrics: Metrics) -> None:
         self._exchange = exchange
+        self._metrics = metrics
 
     async def Takeover(self, request: pb.TakeoverRequest, context: Context) -> pb.TakeoverResponse:
         fallback = request.fallback if request.HasField("fallback") else None
@@ -171,6 +179,42 @@ class Service(pb_grpc.TrajectoriesServicer):
         finally:
             listening.cancel()
             self._exchange.close_capacity(stream)
+
+    async def Post(self, requests: AsyncIterator[pb.PostRequest], context: Context) -> AsyncIterator[pb.PostResponse]:
+        answers: asyncio.Queue[pb.PostResponse | None] = asyncio.Queue()
+        room = asyncio.Semaphore(POSTS_UNDER_WAY)
+        under_way: set[asyncio.Task[None]] = set()
+
+        async def store(request: pb.PostRequest) -> None:
+            answers.put_nowait(await self._store(request))
+            room.release()
+
+        async def listen() -> None:
+            async for request in requests:
+                await room.acquire()
+                task = asyncio.create_task(store(request))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            await asyncio.gather(*under_way)
+            answers.put_nowait(None)
+
+        listening = asyncio.create_task(listen())
+        try:
+            while (answer := await answers.get()) is not None:
+                yield answer
+        finally:
+            listening.cancel()
+
+    async def _store(self, request: pb.PostRequest) -> pb.PostResponse:
+        try:
+            post = read_message(request.group, self._exchange.limits())
+            stored = await self._exchange.post(post, request.environment, request.instance, request.post_id)
+        except InvalidPostError as error:
+            self._metrics.refused(str(error.where[-1]) if error.where else "group")
+            return pb.PostResponse(number=request.number, error=str(error))
+        except StoreUnavailableError as error:
+            return pb.PostResponse(number=request.number, error=str(error), retry=True)
+        return pb.PostResponse(number=request.number, duplicate=not stored)
 
 
 class _InvalidRequestError(ValueError):

@@ -12,6 +12,7 @@ import pytest
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories import batches
+from tinker_atropos.trajectories.post_messages import read_message
 from tinker_atropos.trajectories.posts import InvalidPostError, Limits, Post, parse, read_post
 
 GOOD: dict[str, Any] = {
@@ -157,3 +158,68 @@ def test_arrays_are_compact_and_logprobs_are_single_precision() -> None:
     assert np.frombuffer(first.loss_mask, np.uint8).tolist() == [0, 1, 1]
     assert np.frombuffer(first.logprobs, np.float32).tolist() == [1.0, -0.5, -0.25]
     assert first.masks == b""
+
+
+def message(**changes: Any) -> pb.Group:
+    """A group of two sequences; changes go to its first."""
+    group = pb.Group()
+    for tokens in ([1, 2, 3], [4, 5]):
+        group.sequences.add(
+            tokens=np.array(tokens, "<i4").tobytes(),
+            loss_mask=bytes([0] + [1] * (len(tokens) - 1)),
+            logprobs=np.zeros(len(tokens), "<f4").tobytes(),
+            score=1.0,
+        )
+    for field, value in changes.items():
+        setattr(group.sequences[0], field, value)
+    return group
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"tokens": b""}, "sequences[0].tokens: 0 bytes are no list of int32"),
+        ({"tokens": b"abc"}, "sequences[0].tokens: 3 bytes are no list of int32"),
+        ({"tokens": np.array([1, -2, 3], "<i4").tobytes()}, "sequences[0].tokens: -2 is not within 0 and 2147483647"),
+        ({"loss_mask": b"\x01"}, "sequences[0].loss_mask: 1 bytes for 3 tokens"),
+        ({"loss_mask": b"\x01\x02\x00"}, "sequences[0].loss_mask: must hold only 0 and 1"),
+        ({"score": float("nan")}, "sequences[0].score: nan is not a finite number"),
+        ({"logprobs": b"abcd"}, "sequences[0].logprobs: 4 bytes are not 3 times float32"),
+        ({"logprobs": np.array([0, np.inf, 0], "<f4").tobytes()}, "sequences[0].logprobs: inf is not a finite number"),
+        ({"ref_logprobs": b"abcd"}, "sequences[0].ref_logprobs: 4 bytes are not 3 times float32"),
+        ({"advantages": b"abcdefgh"}, "sequences[0].advantages: 8 bytes are not 3 times float32"),
+        (
+            {"overrides": "{"},
+            "sequences[0].overrides: is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+        ({"overrides": "[]"}, "sequences[0].overrides: must be a JSON object"),
+        ({"distill_k": 2}, "sequences[0].distill_token_ids: 0 bytes; 24 belong to 3 tokens"),
+    ],
+)
+def test_a_fault_of_a_message_is_named_with_its_place(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidPostError) as caught:
+        read_message(message(**change), Limits())
+    assert str(caught.value) == text
+
+
+def test_a_message_is_stored_as_it_came() -> None:
+    group = message(advantages=np.array([0.5], "<f4").tobytes(), overrides='{"x":1}')
+    group.oldest.epoch, group.oldest.step = 2, 7
+    post = read_message(group, Limits())
+    assert (post.sequences, post.tokens, post.sampled, post.oldest) == (2, 5, 3, (2, 7))
+    assert list(pb.Group.FromString(post.payload).sequences) == list(group.sequences)
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "text"),
+    [
+        (pb.Group(), Limits(), "sequences: the group is empty"),
+        (message(), Limits(batch_size=1), "sequences: a group of 2 sequences does not fit in a batch of 1"),
+        (message(), Limits(max_token_length=2), "sequences[0].tokens: 3 tokens; the trainer takes at most 2"),
+        (message(), Limits(vocabulary=5), "sequences[1].tokens: 5 is not within 0 and 4"),
+    ],
+)
+def test_the_runs_limits_hold_for_messages_too(group: pb.Group, limits: Limits, text: str) -> None:
+    with pytest.raises(InvalidPostError) as caught:
+        read_message(group, limits)
+    assert str(caught.value) == text

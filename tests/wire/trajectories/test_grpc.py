@@ -372,6 +372,45 @@ def test_killed_at_random_points_nothing_is_lost_and_nothing_is_trained_twice(
     assert {entry["state"] for entry in server.ledger()} <= {"covered", "queued"}
 
 
+class TestPostStream:
+    def test_groups_are_stored_before_the_answer_and_each_fault_is_answered(self, server: Any) -> None:
+        pb = server.pb
+        epoch = server.take_over(batch_size=8).epoch
+
+        def request(number: int, tokens: list[int], **more: Any) -> Any:
+            ids = np.array(tokens, "<i4").tobytes()
+            group = pb.Group(oldest=pb.PolicyVersion(epoch=1, step=0))
+            for _ in range(4):
+                group.sequences.add(tokens=ids, loss_mask=bytes([1] * len(tokens)), score=number)
+            return pb.PostRequest(number=number, group=group, environment="e", instance="e-0", **more)
+
+        requests = [
+            request(1, [1, 2], post_id="a"),
+            request(2, [-1]),
+            request(3, [3, 4], post_id="b"),
+            request(4, [1], post_id="a"),
+        ]
+        answers = {answer.number: answer for answer in server.rpc.Post(iter(requests))}
+        assert [answers[number].error for number in (1, 2, 3, 4)] == [
+            "",
+            "sequences[0].tokens: -1 is not within 0 and 2147483647",
+            "",
+            "",
+        ]
+        assert [answers[number].duplicate for number in (1, 2, 3, 4)] == [False, False, False, True]
+        server.restart()
+        batch = server.lease(epoch, 1)
+        assert server.numbers(batch) == [1, 3]
+        assert [(group.environment, group.instance, group.staleness) for group in batch.groups] == [("e", "e-0", 0)] * 2
+
+    def test_many_groups_on_one_stream(self, server: Any) -> None:
+        pb = server.pb
+        sequence = pb.Sequence(tokens=b"\x01\0\0\0" * 100, loss_mask=b"\x01" * 100, logprobs=b"\0" * 400)
+        requests = (pb.PostRequest(number=number, group=pb.Group(sequences=[sequence] * 4)) for number in range(500))
+        assert {answer.number for answer in server.rpc.Post(requests) if not answer.error} == set(range(500))
+        assert server.get("/status")["queue_size"] == 500
+
+
 class Gateway:
     """The gateway's end of a Capacity stream."""
 
