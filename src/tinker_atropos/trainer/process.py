@@ -19,8 +19,12 @@ from tinker_atropos.trainer.trajectories import TrajectoryClient
 log = logging.getLogger(__name__)
 
 STOPPED = 143  # 128 + SIGTERM
-GRACE_SECONDS = 20.0
-"""A step in flight may end within this time after a signal; Kubernetes kills after 30 s."""
+GRACE_SECONDS = 8.0
+"""A step in flight may end within this time after a signal. When the whole run is deleted its peers go at the same
+moment, and a trainer that waits for them would be the last thing left of it."""
+
+FAREWELL_SECONDS = 4.0
+"""For finishing the session and sending the last report after a signal."""
 
 
 async def run_trainer(settings: TrainerSettings) -> int:
@@ -64,9 +68,10 @@ async def _conclude(task: asyncio.Task[Result], pipeline: Pipeline, reporter: Re
         return failure.status
     except (StoppedError, asyncio.CancelledError):
         log.info("stopped before the end; the next trainer goes on from the newest covered state")
-        with contextlib.suppress(asyncio.CancelledError):
-            await pipeline.stop("stopped by a signal")
-        await reporter.finish(message="stopped by a signal; the next trainer goes on from the newest covered state")
+        sentence = "stopped by a signal; the next trainer goes on from the newest covered state"
+        with contextlib.suppress(asyncio.CancelledError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await asyncio.gather(pipeline.stop("stopped by a signal"), reporter.finish(message=sentence))
         return STOPPED
     except Exception as error:
         log.exception("unexpected error")
