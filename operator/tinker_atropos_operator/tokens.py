@@ -3,6 +3,7 @@ keys."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class TokenVerifier:
         self._keys: dict[str, jwt.PyJWK] = {}
         self._issuer = ""
         self._fetched = float("-inf")
+        self._fetching = asyncio.Lock()
 
     async def verify(self, token: str, audience: str) -> PodIdentity:
         """The pod of a token that is meant for `audience`. Raises TokenRefusedError."""
@@ -73,8 +75,10 @@ class TokenVerifier:
             key_id = str(jwt.get_unverified_header(token).get("kid", ""))
         except jwt.InvalidTokenError as error:
             raise TokenRefusedError(401, "the token is no JSON Web Token") from error
-        if key_id not in self._keys and self._clock() - self._fetched >= SECONDS_BETWEEN_FETCHES:
-            await self._fetch()
+        if key_id not in self._keys:
+            async with self._fetching:  # a second token must wait for the keys that the first one asked for
+                if key_id not in self._keys and self._clock() - self._fetched >= SECONDS_BETWEEN_FETCHES:
+                    await self._fetch()
         if key_id not in self._keys:
             raise TokenRefusedError(401, "the token is signed with an unknown key")
         return self._keys[key_id]

@@ -331,6 +331,17 @@ async def test_a_missing_secret_is_named_and_a_late_one_is_taken(world: World, o
     await world.phase("keyless", "Starting")
 
 
+async def test_a_run_that_fails_in_silence_is_cleared_away(world: World, operator: Any) -> None:
+    """Nothing but time ends this one: no event comes that would bring it up again."""
+    await world.create_run("silent", deadlines={"startup": "4s"}, tinkerAPI={"baseURL": "http://nowhere.invalid"})
+    await world.phase("silent", "Failed")
+
+    async def cleared() -> bool:
+        return {key[0] for key in await world.owned("silent")} == {"ConfigMap", "Secret"}
+
+    await eventually("everything that costs something gone", cleared, 15)
+
+
 async def test_a_refused_key_fails_the_run_at_once(world: World, operator: Any) -> None:
     run = await world.create_run("refused", tinkerAPI={"keySecretRef": {"name": "tinker", "key": "key"}})
     pod = await world.make_ready("refused", "trainer")

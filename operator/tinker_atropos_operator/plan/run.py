@@ -202,7 +202,8 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         fields["attempts"] = close_last(history, "Completed" if ending.complete else ending.reason, now) or None
         fields.pop("eta", None)
         status, changed = assemble(run, ended_conditions(ending), fields, now)
-        return Decision(status=status, changed=changed)  # what is left goes once this is written
+        # What is left goes once this is written: whoever reads the status later must find the end in it.
+        return Decision(status=status, changed=changed, look_again=0.0)
     ready = sum(state.ready for state in facts.environments)
     fields["environments"] = environment_entries(facts.environments, told, old_environments)
     fields["environmentsReady"] = f"{ready}/{sum(state.desired for state in facts.environments)}"

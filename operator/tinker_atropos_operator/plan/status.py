@@ -100,6 +100,8 @@ def conditions_of(facts: Facts, now: dt.datetime, seconds_per_step: float) -> li
     else:
         reason = RECOVERING if facts.begun else STARTING if created else CREATING
         text = waits or said or "every part runs; waiting for the trainer's first step"
+        if waits and said and not facts.begun:
+            text = f"{waits}; the trainer: {said}"
         ready = Condition("Ready", "False", reason, text)
         reconciling = Condition("Reconciling", "True", reason, text)
     stalled = (

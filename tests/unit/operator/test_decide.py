@@ -168,6 +168,7 @@ def test_the_last_word_completes_the_run(build: Any) -> None:
     job = build.job(1, build.condition("Complete"))
     decision = ended(build, message=word(build, samplerWeights="tinker://x/final"), job=job)
     assert phase(decision) == "Complete" and not decision.children and not decision.deletions
+    assert decision.look_again == 0, "then what is left is cleared away, though nothing else happens"
     assert decision.status is not None
     assert decision.status["samplerWeights"] == "tinker://x/final"
     assert decision.status["completionTime"] == build.ago(0)
