@@ -43,6 +43,13 @@ import click
     type=click.IntRange(1),
     help="Largest post in MB, also after decompression.",
 )
+@click.option(
+    "--max-queue-mb",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Posts are held back while so many MB of groups wait; 0 = only the disk limits.",
+)
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 def command(
     host: str,
@@ -52,6 +59,7 @@ def command(
     token_file: Path | None,
     token: str | None,
     max_body_mb: int,
+    max_queue_mb: int,
     log_level: str,
 ) -> None:
     """Serve Atropos' API: environments post scored groups, trainers get batches; nothing acknowledged is ever lost.
@@ -79,7 +87,11 @@ def command(
             raise click.ClickException(f"--token-file {token_file} is empty; write the run's token into it")
     try:
         gc.set_threshold(50_000, 50, 100)  # the ledger is many small objects that stay
-        uvloop.run(serve_until_signal(Options(host, port, grpc_port, store, token or "", max_body_mb << 20)))
+        uvloop.run(
+            serve_until_signal(
+                Options(host, port, grpc_port, store, token or "", max_body_mb << 20, max_queue_mb << 20)
+            )
+        )
     except (StoreUnavailableError, StoreCorruptError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

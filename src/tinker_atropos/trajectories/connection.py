@@ -38,6 +38,8 @@ class Request:
     """Names in lower case."""
     body: bytes | memoryview
     keep_alive: bool
+    hung_up: Callable[[], bool]
+    """Whether the client is gone."""
 
 
 @dataclass(slots=True)
@@ -194,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
             parts = urlsplit(url)
             path = unquote(parts.path)
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        request = Request(self._method, path, query, self._headers, body, self._keep_alive)
+        request = Request(self._method, path, query, self._headers, body, self._keep_alive, lambda: self._lost)
         self._begin()
         if self._unconfirmed is not None:
             self._confirm(True)

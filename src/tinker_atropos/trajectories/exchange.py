@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import orjson
+from isal.isal_zlib import crc32
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.ledger import Batch, BatchState, Event, Group, GroupState, Ledger, LedgerError, encode
 from tinker_atropos.trajectories.lineage import Version
+from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.pacing import Pacing, Situation
 from tinker_atropos.trajectories.posts import Bytes, Floats, Ints, Limits, Post
 from tinker_atropos.trajectories.registry import Environment
 from tinker_atropos.trajectories.settings import Settings
-from tinker_atropos.trajectories.store import Store, StoreUnavailableError
+from tinker_atropos.trajectories.store import Store, StoreCorruptError, StoreUnavailableError
 from tinker_atropos.trajectories.versions import completion_digests
 
 logger = logging.getLogger(__name__)
@@ -31,10 +34,31 @@ LEASE_SECONDS = 600.0
 MAX_WAIT_SECONDS = 60.0
 STORE_SECONDS = 20.0
 """How long a post waits for a store that is away, before its caller hears of it."""
+LOST_SECONDS = 300.0
+"""How long the same content is taken for a repeated post, when the answer to the first got lost."""
+DOUBT_SECONDS = 10.0
+"""After a crash the answers of this last time may not have arrived."""
+HOLD_SECONDS = 240.0
+"""How long a post waits while the queue is full; aiohttp's clients give up after 300 s."""
+_MOST_LOST = 10_000
+_MOST_PROMPTS = 100_000
 FOR_EVER = 1e15
 _LOOK_SECONDS = 1.0
 """Who waits for a batch looks again so often: patience and expired leases make no noise."""
 T = TypeVar("T")
+
+
+Mark = tuple[str, str, int, int]
+"""Environment, instance, checksum and length of a payload: what a repeated post has in common with the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of a post."""
+
+    number: int
+    mark: Mark
+    duplicate: bool = False
 
 
 class _Signal:
@@ -57,7 +81,17 @@ class _Signal:
 class Exchange:
     """One run's trajectories."""
 
-    def __init__(self, store: Store, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.time,
+        max_held_bytes: int = 0,
+    ) -> None:
+        self.metrics = metrics
+        self._max_held_bytes = max_held_bytes
         self._store = store
         self.ledger = ledger
         self._clock = clock
@@ -65,7 +99,10 @@ class Exchange:
         self._moves = asyncio.Lock()
         self._changed = _Signal()
         self._policy_changed = _Signal()
-        self._posting: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._storing: dict[tuple[object, ...], tuple[int, asyncio.Future[None], Callable[[], bool]]] = {}
+        self._lost: dict[Mark, tuple[int, float]] = {}
+        self._prompts: dict[tuple[str, bytes], str] = {}
+        self.duplicate_prompts = Counter[str]()
         self._delivering: set[int] = set()
         """Batches whose answer to a plain trainer is not known to have arrived."""
         self._settling: set[asyncio.Future[None]] = set()
@@ -77,18 +114,33 @@ class Exchange:
         self.closed = False
 
     @classmethod
-    async def open(cls, store: Store, clock: Callable[[], float] = time.time) -> Exchange:
+    async def open(
+        cls,
+        store: Store,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.time,
+        max_held_bytes: int = 0,
+    ) -> Exchange:
         recovered = await store.open()
         ledger = Ledger.from_snapshot(recovered.snapshot)
-        for entry in recovered.entries:
-            ledger.apply_entry(entry)
+        stored = [event for entry in recovered.entries for event in ledger.apply_entry(entry) if event["t"] == "stored"]
         ledger.take_released()
         store.retain(ledger.living())
-        exchange = cls(store, ledger, clock)
+        exchange = cls(store, ledger, metrics, clock=clock, max_held_bytes=max_held_bytes)
+        exchange._doubt(stored)
         lost = ledger.undelivered() if ledger.plain else []
         if lost:
             await exchange._write(lost)
         return exchange
+
+    def _doubt(self, stored: Sequence[Event]) -> None:
+        """The last answers before a crash may not have arrived."""
+        since = stored[-1]["at"] - DOUBT_SECONDS if stored else 0.0
+        for event in stored:
+            if event["at"] >= since and "crc" in event and not event.get("post"):
+                mark = (event["env"], event["inst"], event["crc"], event["len"])
+                self._lost[mark] = (event["id"], self._clock() + LOST_SECONDS)
 
     def end_waiting(self) -> None:
         """Let everybody who waits go home."""
@@ -151,15 +203,25 @@ class Exchange:
 
         return find
 
-    async def post(self, post: Post, environment: str, instance: str, post_id: str = "") -> bool:
-        """Store a group; True when it is stored now, False when it was before (a repeated post)."""
-        key = (instance, post_id)
-        if post_id:
-            under_way = self._posting.get(key)
-            if under_way is not None:
-                await asyncio.wait((under_way,))
-            if self.ledger.find_post(instance, post_id) is not None:
-                return False
+    async def post(
+        self,
+        post: Post,
+        environment: str,
+        instance: str,
+        post_id: str = "",
+        hung_up: Callable[[], bool] = lambda: False,
+    ) -> Stored:
+        """Store a group, unless it is one that was stored before and comes again because its answer got lost.
+
+        The same post id is the same post. Without one (no relay in between) the same content is, but only if the answer
+        to the first is known to have been lost, or may have been in a crash: equal groups are not duplicates as such.
+        """
+        mark = (environment, instance, crc32(post.payload), len(post.payload))
+        before = await (self._find_post(instance, post_id) if post_id else self._find_lost(mark, post.payload))
+        if before is not None:
+            self.metrics.duplicate("id" if post_id else "content")
+            return Stored(before, mark, duplicate=True)
+        await self._wait_for_room()
         number, self._next_group = self._next_group, self._next_group + 1
         event: Event = {
             "t": "stored",
@@ -170,21 +232,83 @@ class Exchange:
             "tok": post.tokens,
             "smp": post.sampled,
             "at": self._clock(),
+            "crc": mark[2],
+            "len": mark[3],
         }
         if post.oldest is not None:
             event["ver"] = list(post.oldest)
         if post_id:
             event["post"] = post_id
-        stored = self._write((event,), (number, post.payload))
-        if post_id:
-            self._posting[key] = stored
-            stored.add_done_callback(lambda _: self._posting.pop(key, None))
-        await asyncio.wait((stored,), timeout=STORE_SECONDS)
-        if not stored.done():
+        future = self._write((event,), (number, post.payload))
+        key: tuple[object, ...] = (instance, post_id) if post_id else mark
+        self._storing[key] = (number, future, hung_up)
+        future.add_done_callback(lambda _: self._storing.pop(key, None))
+        await asyncio.wait((future,), timeout=STORE_SECONDS)
+        if not future.done():
             raise StoreUnavailableError("the store does not answer; whether it took the group is not known yet")
-        stored.result()
+        future.result()
         self._latest = number
-        return True
+        self._look_at_prompt(environment, instance, post.prompt)
+        return Stored(number, mark)
+
+    async def _find_post(self, instance: str, post_id: str) -> int | None:
+        under_way = self._storing.get((instance, post_id))
+        if under_way is not None:
+            await asyncio.wait((under_way[1],), timeout=STORE_SECONDS)
+        return self.ledger.find_post(instance, post_id)
+
+    async def _find_lost(self, mark: Mark, payload: bytes) -> int | None:
+        under_way = self._storing.get(mark)
+        if under_way is not None and under_way[2]():
+            number, future, _ = under_way
+            await asyncio.wait((future,), timeout=STORE_SECONDS)
+            self._lost.pop(mark, None)
+            return number if future.done() and future.exception() is None else None
+        lost = self._lost.pop(mark, None)
+        if lost is None or lost[1] < self._clock() or lost[0] not in self.ledger.groups:
+            return None
+        try:
+            (stored,) = await self._store.read((lost[0],))
+        except (
+            StoreCorruptError
+        ):  # trained and covered meanwhile: its payload is gone, the content's length and sum agree
+            return lost[0]
+        return lost[0] if stored == payload else None
+
+    def answer_lost(self, stored: Stored) -> None:
+        """Nobody heard that this group is stored: the same content will come again."""
+        if not stored.duplicate:
+            self._lost[stored.mark] = (stored.number, self._clock() + LOST_SECONDS)
+            if len(self._lost) > _MOST_LOST:
+                del self._lost[next(iter(self._lost))]
+
+    async def _wait_for_room(self) -> None:
+        """A full queue holds posts back instead of refusing them: a refused environment throws its group away."""
+        if not self._full():
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HOLD_SECONDS
+        while self._full():
+            left = deadline - loop.time()
+            if left <= 0 or self.closed:
+                raise StoreUnavailableError(
+                    f"{self.ledger.held_bytes >> 20} MB of groups wait already and none was trained"
+                )
+            await asyncio.wait((self._changed.future(),), timeout=left)
+
+    def _full(self) -> bool:
+        return 0 < self._max_held_bytes <= self.ledger.held_bytes
+
+    def _look_at_prompt(self, environment: str, instance: str, prompt: bytes) -> None:
+        """Count prompts that several replicas work on: they sample the same part of the data."""
+        if not instance or not prompt:
+            return
+        first = self._prompts.setdefault((environment, prompt), instance)
+        if first != instance:
+            self.duplicate_prompts[environment] += 1
+            self.metrics.duplicate_prompt(environment)
+        elif len(self._prompts) > _MOST_PROMPTS:
+            del self._prompts[next(iter(self._prompts))]
 
     def environment_of(self, env_id: int | None, environment: str, instance: str) -> tuple[str, str]:
         """Whose post it is: what the relay says, else the registration, else a name made of the unknown id."""
@@ -285,7 +409,12 @@ class Exchange:
             if not events:
                 return None
             if events[-1]["t"] == "leased":
-                return self.ledger.batches[events[-1]["batch"]]
+                batch = self.ledger.batches[events[-1]["batch"]]
+                for number in batch.groups:
+                    oldest = self.ledger.groups[number].oldest
+                    if oldest is not None:
+                        self.metrics.staleness(self.ledger.lineage.staleness(oldest, for_step))
+                return batch
 
     async def renew(self, epoch: int, lease_id: str, lease_seconds: float) -> None:
         async def renew() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -80,6 +80,8 @@ class Group:
     """Completion tokens."""
     oldest: Version | None
     stored_at: float
+    size: int = 0
+    """Bytes of its payload."""
     state: GroupState = GroupState.QUEUED
     batch: int = 0
     epoch: int = 0
@@ -91,55 +93,20 @@ class Group:
         return Candidate(self.number, self.sequences, self.environment)
 
     def to_json(self) -> list[Any]:
-        oldest = list(self.oldest) if self.oldest else None
-        return [
-            self.number,
-            self.environment,
-            self.instance,
-            self.sequences,
-            self.tokens,
-            self.sampled,
-            oldest,
-            self.stored_at,
-            self.state,
-            self.batch,
-            self.epoch,
-            self.step,
-            self.reason,
-        ]
+        row = [getattr(self, name) for name in _GROUP_FIELDS]
+        row[_OLDEST] = list(self.oldest) if self.oldest else None
+        return row
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> Group:
-        (
-            number,
-            environment,
-            instance,
-            sequences,
-            tokens,
-            sampled,
-            oldest,
-            stored_at,
-            state,
-            batch,
-            epoch,
-            step,
-            reason,
-        ) = row
-        return cls(
-            number,
-            environment,
-            instance,
-            sequences,
-            tokens,
-            sampled,
-            Version(*oldest) if oldest else None,
-            stored_at,
-            GroupState(state),
-            batch,
-            epoch,
-            step,
-            reason,
-        )
+        group = cls(*row)
+        group.oldest = Version(*row[_OLDEST]) if row[_OLDEST] else None
+        group.state = GroupState(group.state)
+        return group
+
+
+_GROUP_FIELDS = tuple(field.name for field in fields(Group))
+_OLDEST = _GROUP_FIELDS.index("oldest")
 
 
 @dataclass(slots=True)
@@ -156,6 +123,8 @@ class Batch:
     """Trained before, in a lineage that was abandoned."""
     arrived: bool = False
     """Known to have reached a plain trainer."""
+    since: float = 0.0
+    """When it was leased last."""
 
     @property
     def lease_id(self) -> str:
@@ -187,7 +156,11 @@ class Ledger:
     """Post id (with its instance) -> group: a repeated post is stored once."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Sequences that are stored and neither trained nor dropped, by environment."""
+    held_bytes: int = 0
+    """Payload that is still needed."""
     counts: Counter[GroupState] = field(default_factory=Counter)
+    totals: dict[tuple[str, GroupState], list[int]] = field(default_factory=dict)
+    """Groups and tokens by environment and state."""
     stored: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     last_batch: int = 0
@@ -265,7 +238,7 @@ class Ledger:
     def lease(self, epoch: int, for_step: int, until: float, now: float) -> list[Event]:
         """The lease of the next batch for `for_step`, or groups dropped (ask again then), or nothing to lease."""
         ready = min((batch.number for batch in self.batches.values() if batch.state is BatchState.READY), default=0)
-        lease: Event = {"t": "leased", "epoch": epoch, "step": for_step, "until": until}
+        lease: Event = {"t": "leased", "epoch": epoch, "step": for_step, "until": until, "at": now}
         if ready:
             return [{**lease, "batch": ready}]
         size = self.settings.batch_size
@@ -406,11 +379,13 @@ class Ledger:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def apply_entry(self, entry: bytes) -> None:
+    def apply_entry(self, entry: bytes) -> list[Event]:
         """One journal entry: an event, or several that belong together."""
         content = orjson.loads(entry)
-        for event in content if isinstance(content, list) else (content,):
+        events = content if isinstance(content, list) else [content]
+        for event in events:
             self.apply(event)
+        return events
 
     def apply(self, event: Event) -> None:
         getattr(self, f"_on_{event['t']}")(event)
@@ -426,11 +401,14 @@ class Ledger:
             event["smp"],
             oldest,
             event["at"],
+            event.get("len", 0),
         )
         self.groups[group.number] = group
         self.counts[GroupState.QUEUED] += 1
+        self._count(group, GroupState.QUEUED, 1)
         self.stored += 1
         self.waiting[group.environment] += group.sequences
+        self.held_bytes += group.size
         self.queue.add(group.candidate)
         if event.get("post"):
             self.posts[f"{group.instance}\n{event['post']}"] = group.number
@@ -438,11 +416,18 @@ class Ledger:
                 for key in list(self.posts)[: _POSTS // 2]:
                     del self.posts[key]
 
+    def _count(self, group: Group, state: GroupState, sign: int) -> None:
+        total = self.totals.setdefault((group.environment, state), [0, 0])
+        total[0] += sign
+        total[1] += sign * group.tokens
+
     def _move(self, group: Group, state: GroupState, batch: Batch | None = None, reason: str = "") -> None:
         if group.state is GroupState.QUEUED and not group.batch and state is not GroupState.QUEUED:
             self.queue.remove((group.candidate,))
         self.counts[group.state] -= 1
         self.counts[state] += 1
+        self._count(group, group.state, -1)
+        self._count(group, state, 1)
         self.waiting[group.environment] += group.sequences * ((state in _WAITING) - (group.state in _WAITING))
         group.state, group.reason = state, reason
         if batch is not None:
@@ -451,6 +436,7 @@ class Ledger:
             self.reasons[reason] += 1
         if state in (GroupState.DROPPED, GroupState.COVERED):
             self.released.append(group.number)
+            self.held_bytes -= group.size
 
     def _drop(self, numbers: Iterable[int], reason: str) -> None:
         for number in numbers:
@@ -505,12 +491,8 @@ class Ledger:
             fresh = True
         else:
             fresh = False
-        batch.state, batch.epoch, batch.step, batch.until = (
-            BatchState.LEASED,
-            event["epoch"],
-            event["step"],
-            event["until"],
-        )
+        batch.state, batch.epoch, batch.step = BatchState.LEASED, event["epoch"], event["step"]
+        batch.until, batch.since = event["until"], event["at"]
         content = Counter[str]()
         for group in batch.groups:
             self._move(self.groups[group], GroupState.LEASED, batch)
@@ -616,7 +598,7 @@ class Ledger:
             "versions": self.versions.to_json(),
             "registry": self.registry.to_json(),
             "batches": [
-                [b.number, b.groups, b.state, b.epoch, b.step, b.until, b.replay, b.arrived]
+                [b.number, b.groups, b.state, b.epoch, b.step, b.until, b.replay, b.arrived, b.since]
                 for b in self.batches.values()
             ],
             "posts": self.posts,
@@ -650,6 +632,9 @@ class Ledger:
             ledger.groups[group.number] = group
             ledger.stored += 1
             ledger.counts[group.state] += 1
+            ledger._count(group, group.state, 1)
+            if group.state not in (GroupState.DROPPED, GroupState.COVERED):
+                ledger.held_bytes += group.size
             if group.state in _WAITING:
                 ledger.waiting[group.environment] += group.sequences
             if group.state is GroupState.DROPPED:

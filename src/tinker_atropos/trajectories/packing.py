@@ -57,6 +57,9 @@ class Queue:
         lines = (islice(line, batch_size // size) for (_, size), line in self._lines.items() if size <= batch_size)
         return list(merge(*lines))
 
+    def oldest(self) -> Candidate | None:
+        return min((line[0] for line in self._lines.values()), default=None)
+
     def sizes(self) -> dict[tuple[str, int], int]:
         """Number of waiting groups by environment and size."""
         return {key: len(line) for key, line in self._lines.items()}

@@ -5,6 +5,7 @@ Numbers go straight from the JSON text into typed arrays; nothing here makes a P
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -62,6 +63,8 @@ class Post:
     oldest: Version | None
     unknown: int
     """Completions whose version is not on record."""
+    prompt: bytes = b""
+    """Digest of the tokens before the first that was sampled; the same for all rollouts of a prompt."""
 
 
 FindVersions = Callable[[Ints, Bytes, Floats], list[Version | None]]
@@ -189,7 +192,13 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
         sampled=int(np.count_nonzero(loss)),
         oldest=min(known) if known else None,
         unknown=len(found) - len(known),
+        prompt=prompt_digest(ids[: lengths[0]], loss_bytes[: lengths[0]]),
     )
+
+
+def prompt_digest(tokens: Ints, loss_mask: Bytes) -> bytes:
+    """tokens [T], loss_mask [T] of a group's first sequence."""
+    return hashlib.blake2b(tokens[: int(np.argmax(loss_mask))].tobytes(), digest_size=8).digest()
 
 
 class _Reader:

@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any
 
 import orjson
@@ -17,9 +18,8 @@ from isal import isal_zlib
 from tinker_atropos.protocol.identity import ENVIRONMENT_HEADER, INSTANCE_HEADER, POST_HEADER, bearer
 from tinker_atropos.trajectories import batches
 from tinker_atropos.trajectories.connection import Request, Response, error_response, json_response
-from tinker_atropos.trajectories.exchange import Exchange
+from tinker_atropos.trajectories.exchange import Exchange, Stored
 from tinker_atropos.trajectories.ledger import Batch
-from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.posts import InvalidPostError, Post, parse, read_post
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
 from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
@@ -52,9 +52,8 @@ def _invalid(error: InvalidPostError, status: int = 422) -> _RefusalError:
 class Routes:
     """Answers requests on one exchange."""
 
-    def __init__(self, exchange: Exchange, metrics: Metrics, token: str, max_body: int) -> None:
+    def __init__(self, exchange: Exchange, token: str, max_body: int) -> None:
         self._exchange = exchange
-        self._metrics = metrics
         self._bearer = bearer(token).encode() if token else b""
         self._max_body = max_body
         self._routes: dict[tuple[str, str], Callable[[Request], Response | Awaitable[Response]]] = {
@@ -88,17 +87,23 @@ class Routes:
             given = request.headers.get("authorization", "").encode("latin-1")
             if not hmac.compare_digest(given, self._bearer):
                 return error_response(401, "the run's token is missing or wrong (Authorization: Bearer …)")
+        started = perf_counter()
         try:
             answer = handler(request)
         except (_RefusalError, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
-            return self._explain(error)
-        return answer if isinstance(answer, Response) else self._guard(answer)
+            answer = self._explain(error)
+        if not isinstance(answer, Response):
+            return self._guard(answer, request.path, started)
+        self._exchange.metrics.answered(request.path, perf_counter() - started)
+        return answer
 
-    async def _guard(self, answer: Awaitable[Response]) -> Response:
+    async def _guard(self, answer: Awaitable[Response], path: str, started: float) -> Response:
         try:
             return await answer
         except (_RefusalError, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
             return self._explain(error)
+        finally:
+            self._exchange.metrics.answered(path, perf_counter() - started)
 
     @staticmethod
     def _explain(error: Exception) -> Response:
@@ -154,7 +159,7 @@ class Routes:
         return error_response(503, "shutting down") if self._exchange.closed else json_response({"status": "ready"})
 
     def _metrics_text(self, _: Request) -> Response:
-        return Response(body=self._metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(body=self._exchange.metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
     # -- environments ------------------------------------------------------------------------------------------------
 
@@ -234,26 +239,59 @@ class Routes:
     async def _scored_data(self, request: Request) -> Response:
         environment, instance = self._identity(request)
         post = self._read(parse_or_refuse(self._inflated(request)), instance)
-        duplicate = not await self._store(post, environment, instance, request.headers.get(_POST, ""))
-        return json_response({"status": "received", "duplicate": True} if duplicate else {"status": "received"})
+        stored = await self._store(post, environment, instance, request.headers.get(_POST, ""), request.hung_up)
+        response = json_response(
+            {"status": "received", "duplicate": True} if stored.duplicate else {"status": "received"}
+        )
+        response.delivered = self._heard(stored)
+        return response
+
+    def _heard(self, *stored: Stored) -> Callable[[bool], None]:
+        def heard(arrived: bool) -> None:
+            if not arrived:
+                for one in stored:
+                    self._exchange.answer_lost(one)
+
+        return heard
 
     def _read(self, element: Any, instance: str) -> Post:
         try:
             return read_post(element, self._exchange.limits(), self._exchange.find_versions(instance))
         except InvalidPostError as error:
-            self._metrics.refused(error.where[0] if error.where else "body")
+            self._exchange.metrics.refused(error.where[0] if error.where else "body")
             raise _invalid(error, 422) from None
 
-    async def _store(self, post: Post, environment: str, instance: str, post_id: str) -> bool:
+    async def _store(
+        self, post: Post, environment: str, instance: str, post_id: str, hung_up: Callable[[], bool]
+    ) -> Stored:
         if post.env_id is not None:
             self._exchange.ledger.registry.heard(post.env_id)
         environment, instance = self._exchange.environment_of(post.env_id, environment, instance)
-        self._metrics.unknown_versions(post.unknown)
-        return await self._exchange.post(post, environment, instance, post_id)
+        self._exchange.metrics.unknown_versions(post.unknown)
+        return await self._exchange.post(post, environment, instance, post_id, hung_up)
 
     async def _scored_data_list(self, request: Request) -> Response:
         environment, instance = self._identity(request)
-        content = parse_or_refuse(self._inflated(request))
+        posts, rejected = self._read_list(self._inflated(request), instance)
+        if rejected and not posts:
+            raise _refuse(422, f"[{rejected[0]['index']}]: {rejected[0]['message']}", rejected=rejected)
+        post_id = request.headers.get(_POST, "")
+        stored = [
+            await self._store(post, environment, instance, f"{post_id}/{index}" if post_id else "", request.hung_up)
+            for index, post in posts
+        ]
+        answer: dict[str, object] = {"status": "received", "groups_processed": len(posts)}
+        if rejected:
+            answer["rejected"] = rejected
+        response = json_response(answer)
+        response.delivered = self._heard(*stored)
+        return response
+
+    def _read_list(
+        self, body: bytes | memoryview, instance: str
+    ) -> tuple[list[tuple[int, Post]], list[dict[str, object]]]:
+        """Good items with their places, and what is wrong with the others."""
+        content = parse_or_refuse(body)
         if not isinstance(content, simdjson.Array):
             raise _refuse(422, "the body must be a list of groups")
         posts: list[tuple[int, Post]] = []
@@ -264,17 +302,9 @@ class Routes:
                     (index, read_post(element, self._exchange.limits(), self._exchange.find_versions(instance)))
                 )
             except InvalidPostError as error:
-                self._metrics.refused(error.where[0] if error.where else "body")
+                self._exchange.metrics.refused(error.where[0] if error.where else "body")
                 rejected.append({"index": index, "message": str(error), "loc": [index, *error.where]})
-        if rejected and not posts:
-            raise _refuse(422, f"[{rejected[0]['index']}]: {rejected[0]['message']}", rejected=rejected)
-        post_id = request.headers.get(_POST, "")
-        for index, post in posts:
-            await self._store(post, environment, instance, f"{post_id}/{index}" if post_id else "")
-        answer: dict[str, object] = {"status": "received", "groups_processed": len(posts)}
-        if rejected:
-            answer["rejected"] = rejected
-        return json_response(answer)
+        return posts, rejected
 
     async def _latest_example(self, _: Request) -> Response:
         payload = await self._exchange.latest_payload()
@@ -381,6 +411,7 @@ class Routes:
                 "share": realised.get(name, 0.0),
                 "target_share": targets.get(name),
                 "queued_groups": queued[name],
+                "duplicate_prompts": self._exchange.duplicate_prompts[name],
                 "instances": [
                     {
                         "id": environment.id,

@@ -37,6 +37,7 @@ class Options:
     store: str
     token: str
     max_body: int
+    max_held_bytes: int = 0
 
 
 def open_store(store: str) -> Store:
@@ -69,15 +70,16 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     loop = asyncio.get_running_loop()
     started = time.monotonic()
     store = open_store(options.store)
-    exchange = await Exchange.open(store)
     metrics = Metrics()
+    store.on_sync = metrics.synced
+    exchange = await Exchange.open(store, metrics, max_held_bytes=options.max_held_bytes)
     metrics.watch(exchange.ledger, store)
-    routes = Routes(exchange, metrics, options.token, options.max_body)
+    routes = Routes(exchange, options.token, options.max_body)
     connections: set[Connection] = set()
     interceptors = [TokenInterceptor(options.token)] if options.token else []
     rpc = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
     add_service: Callable[[Service, grpc.aio.Server], None] = pb_grpc.add_TrajectoriesServicer_to_server
-    add_service(Service(exchange, metrics), rpc)
+    add_service(Service(exchange), rpc)
     try:
         address = f"[{options.host}]" if ":" in options.host else options.host
         grpc_port = rpc.add_insecure_port(f"{address}:{options.grpc_port}")

@@ -20,7 +20,6 @@ from tinker_atropos.trajectories import batches
 from tinker_atropos.trajectories.exchange import LEASE_SECONDS, MAX_WAIT_SECONDS, Exchange
 from tinker_atropos.trajectories.ledger import Batch, LedgerError, UnknownEpochError, UnknownLeaseError
 from tinker_atropos.trajectories.lineage import Version
-from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.pacing import SAMPLING_SECONDS
 from tinker_atropos.trajectories.post_messages import read_message
 from tinker_atropos.trajectories.posts import InvalidPostError
@@ -50,9 +49,8 @@ POSTS_UNDER_WAY = 64
 class Service(pb_grpc.TrajectoriesServicer):
     """The Trajectories service on one exchange."""
 
-    def __init__(self, exchange: Exchange, metrics: Metrics) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._metrics = metrics
 
     async def Takeover(self, request: pb.TakeoverRequest, context: Context) -> pb.TakeoverResponse:
         fallback = request.fallback if request.HasField("fallback") else None
@@ -210,11 +208,11 @@ class Service(pb_grpc.TrajectoriesServicer):
             post = read_message(request.group, self._exchange.limits())
             stored = await self._exchange.post(post, request.environment, request.instance, request.post_id)
         except InvalidPostError as error:
-            self._metrics.refused(str(error.where[-1]) if error.where else "group")
+            self._exchange.metrics.refused(str(error.where[-1]) if error.where else "group")
             return pb.PostResponse(number=request.number, error=str(error))
         except StoreUnavailableError as error:
             return pb.PostResponse(number=request.number, error=str(error), retry=True)
-        return pb.PostResponse(number=request.number, duplicate=not stored)
+        return pb.PostResponse(number=request.number, duplicate=stored.duplicate)
 
 
 class _InvalidRequestError(ValueError):

@@ -52,11 +52,13 @@ class Server:
     REGISTRATION = REGISTRATION
     pb = pb
 
-    def __init__(self, folder: Path, token: str = "", store: str = "", max_body_mb: int = 256) -> None:
+    def __init__(
+        self, folder: Path, token: str = "", store: str = "", max_body_mb: int = 256, max_queue_mb: int = 0
+    ) -> None:
         self.store = store or str(folder / "store")
         self.log = folder / "server.log"
         self.token = token
-        self.max_body_mb = max_body_mb
+        self.max_body_mb, self.max_queue_mb = max_body_mb, max_queue_mb
         self.port = self.grpc_port = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._here: tuple[threading.Thread, Callable[[], None]] | None = None
@@ -87,7 +89,15 @@ class Server:
 
         from tinker_atropos.trajectories.server import Addresses, Options, serve
 
-        options = Options("127.0.0.1", self.port, self.grpc_port, self.store, self.token, self.max_body_mb << 20)
+        options = Options(
+            "127.0.0.1",
+            self.port,
+            self.grpc_port,
+            self.store,
+            self.token,
+            self.max_body_mb << 20,
+            self.max_queue_mb << 20,
+        )
         started: queue.Queue[Any] = queue.Queue()
 
         async def run() -> None:

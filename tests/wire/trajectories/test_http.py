@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import threading
 import time
 from typing import Any
 
@@ -266,6 +267,51 @@ class TestPosts:
         assert "duplicate" not in server.post("/scored_data", server.group(1), other)
         assert server.get("/status")["queue_size"] == 2
 
+    def send_and_hang_up(self, server: Any, content: Any) -> None:
+        """Post on a connection that is reset before the answer is read."""
+        body = json.dumps(content).encode()
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.sendall(b"POST /scored_data HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: server.get("/status")["queue_size"] > 0)
+        time.sleep(0.1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+    def test_the_same_again_after_a_lost_answer_is_stored_once(self, server: Any) -> None:
+        self.send_and_hang_up(server, server.group(1))
+        time.sleep(0.2)
+        assert server.post("/scored_data", server.group(2)) == {"status": "received"}
+        assert server.post("/scored_data", server.group(1)) == {"status": "received", "duplicate": True}
+        assert server.post("/scored_data", server.group(1)) == {"status": "received"}
+        assert server.get("/status")["queue_size"] == 3
+
+    def test_after_a_crash_the_last_answer_may_have_been_lost(self, process_server: Any) -> None:
+        server = process_server
+        server.post("/scored_data", server.group(1))
+        server.restart()
+        assert server.post("/scored_data", server.group(1)) == {"status": "received", "duplicate": True}
+        assert server.post("/scored_data", server.group(1)) == {"status": "received"}
+        assert server.get("/status")["queue_size"] == 2
+
+    def test_a_full_queue_holds_posts_back_until_there_is_room(self, make_server: Any) -> None:
+        """AP-10."""
+        server = make_server(max_queue_mb=1)
+        epoch = server.take_over(batch_size=16).epoch
+        for number in range(8):
+            server.post("/scored_data", server.group(number, length=4000))
+        answered: list[int] = []
+        thread = threading.Thread(
+            target=lambda: answered.append(server.call("POST", "/scored_data", server.group(9))[0])
+        )
+        thread.start()
+        batch = server.lease(epoch, 1)
+        time.sleep(0.3)
+        assert answered == []
+        server.ack(epoch, batch)
+        server.cover(epoch, 1)
+        thread.join(20)
+        assert answered == [200]
+
     def test_equal_posts_without_an_id_are_different_groups(self, server: Any) -> None:
         for _ in range(3):
             server.post("/scored_data", server.group(1))
@@ -405,8 +451,22 @@ class TestLookingIn:
         server.post("/scored_data", server.group(1))
         server.call("POST", "/scored_data", {"tokens": [[1]]})
         _, text = server.call("GET", "/metrics", raw=True)
-        assert b'tinker_atropos_trajectories_groups{state="queued"} 1.0' in text
+        assert b'tinker_atropos_trajectories_groups{environment="unregistered-0",state="queued"} 1.0' in text
+        assert b'tinker_atropos_trajectories_tokens{environment="unregistered-0",state="queued"} 32.0' in text
+        assert b'tinker_atropos_trajectories_request_seconds_count{path="/scored_data"} 2.0' in text
+        assert b"tinker_atropos_trajectories_sync_seconds_count 1.0" in text
+        assert b"tinker_atropos_trajectories_queue_age_seconds" in text
         assert b'tinker_atropos_trajectories_refused_posts_total{field="masks"} 1.0' in text
+
+    def test_prompts_that_several_replicas_work_on_are_counted(self, server: Any) -> None:
+        def post(number: int, instance: str) -> None:
+            identity = {"X-Tinker-Atropos-Environment": "e", "X-Tinker-Atropos-Instance": instance}
+            server.post("/scored_data", server.group(number), identity)
+
+        for number, instance in ((1, "e-0"), (1, "e-0"), (2, "e-1"), (1, "e-1")):
+            post(number, instance)
+        (environment,) = server.get("/status")["environments"]
+        assert (environment["name"], environment["duplicate_prompts"]) == ("e", 1)
 
     def test_it_ends_in_order(self, process_server: Any) -> None:
         process_server.post("/scored_data", process_server.group(1))

@@ -39,6 +39,9 @@ class Recovered:
 class Store(Protocol):
     """One run's durable state."""
 
+    on_sync: Callable[[float], None]
+    """Told how many seconds each commit took."""
+
     async def open(self) -> Recovered:
         """Take the store over (a second process is refused) and give back what it holds."""
 

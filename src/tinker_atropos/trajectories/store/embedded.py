@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
@@ -74,9 +74,10 @@ class EmbeddedStore:
         self._committing: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._crowded = False
+        self._sync_seconds = 0.0
         self._broken = ""
         self._lock: FileIO | None = None
-        self._sync_seconds = 0.0
+        self.on_sync: Callable[[float], None] = lambda _: None
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
@@ -186,6 +187,7 @@ class EmbeddedStore:
                         if not future.cancelled():
                             future.set_exception(reason)
                     continue
+                self.on_sync(self._sync_seconds)
                 for (entry, number, _, _), place in zip(batch, places, strict=True):
                     if place is not None and (
                         entry or number in self._index
@@ -347,7 +349,6 @@ class EmbeddedStore:
             "bytes": float(sum(self._sizes.values())),
             "living_bytes": float(sum(self._living.values())),
             "segments": float(len(self._sizes)),
-            "sync_seconds": self._sync_seconds,
         }
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
@@ -84,7 +84,7 @@ class RedisStore:
         self._compacting: asyncio.Task[None] | None = None
         self._forgotten: list[int] = []
         self._crowded = False
-        self._commit_seconds = 0.0
+        self.on_sync: Callable[[float], None] = lambda _: None
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class RedisStore:
         if self._down_since is not None:
             logger.warning("store: Redis at %s answers again", self._where)
             self._down_since = None
-        self._commit_seconds = time.monotonic() - started
+        self.on_sync(time.monotonic() - started)
         self._unfolded += sum(len(entry) for entry, *_ in batch)
         await self._delete_forgotten()
         return None
@@ -270,7 +270,7 @@ class RedisStore:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, float]:
-        return {"unfolded_bytes": float(self._unfolded), "sync_seconds": self._commit_seconds}
+        return {"unfolded_bytes": float(self._unfolded)}
 
     async def close(self) -> None:
         self._closing = True
