@@ -210,6 +210,12 @@ class Checkpoints:
             if record.kind == SNAPSHOT and record.run.startswith(run_prefix):
                 self._remove(record)
 
+    def keep_snapshots(self, run: str, count: int) -> None:
+        """Remove all but the newest unnamed sampler weights of a run: a long run makes one in every step."""
+        snapshots = [record for record in list(self._records.values()) if (record.run, record.kind) == (run, SNAPSHOT)]
+        for record in sorted(snapshots, key=lambda r: r.created)[:-count]:
+            self._remove(record)
+
     def expire(self) -> list[Record]:
         """Remove what has outlived its time; returns it."""
         now = self._clock()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinker_atropos.local_tinker import buckets as shapes
-from tinker_atropos.local_tinker import lora, sampling
+from tinker_atropos.local_tinker import lora
 from tinker_atropos.local_tinker.config import ModelConfig
 from tinker_atropos.local_tinker.errors import UserError
+from tinker_atropos.local_tinker.generation import Policy, Programs, SampleRequest, SampleResult, SamplingRun
 from tinker_atropos.local_tinker.lora import LoraSettings
 from tinker_atropos.local_tinker.losses import Loss, token_losses
 from tinker_atropos.local_tinker.model import Adapter, Weights, token_logprobs
@@ -30,16 +31,6 @@ logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-
-_STRETCH = 32
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Weights to sample from: an adapter on the base model."""
-
-    adapter: Adapter
-    scale: float
 
 
 @dataclass
@@ -75,41 +66,6 @@ class LossResult:
     logprobs: list[Floats]
 
 
-@dataclass(frozen=True)
-class SampleRequest:
-    """One request to sample. `stop_tokens` end a row inside the program; `stop_strings` need a look at the text."""
-
-    prompt: tuple[int, ...]
-    samples: int
-    max_tokens: int
-    seed: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    stop_tokens: frozenset[int] = frozenset()
-    stop_strings: tuple[str, ...] = ()
-    prompt_logprobs: bool = False
-    cancelled: Callable[[], bool] = field(default=lambda: False, compare=False)
-
-
-@dataclass
-class SampledRow:
-    """One sampled sequence; a token that stopped it is included."""
-
-    tokens: list[int]
-    logprobs: list[float]
-    stopped: bool
-
-
-@dataclass
-class SampleResult:
-    """What one request gets; `cached_prompt` says that another request of the same batch had the same prompt."""
-
-    sequences: list[SampledRow]
-    prompt_logprobs: Floats | None = None
-    cached_prompt: bool = False
-
-
 class Engine:
     """Compiled programs over one base model. Not thread-safe: one worker calls it."""
 
@@ -117,8 +73,8 @@ class Engine:
         self.config = config
         self.buckets = shapes.for_model(config)
         self._base = jax.tree.map(jnp.asarray, base)
-        self._decode_text = decode_text
         self._seen: set[tuple[object, ...]] = set()
+        self._programs = Programs(config, self._base, self.buckets, decode_text, self.score, self._timed)
         self.base_policy = Policy(self._device(lora.zeros(config)), 0.0)
 
     @staticmethod
@@ -226,12 +182,11 @@ class Engine:
             inputs = ids[:-1] if len(ids) > 1 else ids
             examples.append(Example(inputs, ids[1:] if len(ids) > 1 else ids, blank, blank))
         scored: list[Floats] = []
-        padded_rank = policy.adapter["q"][0].shape[-2]
         results: list[Floats] = [np.zeros(0, np.float32)] * len(examples)
         for plan in shapes.plan_sequences(self.buckets, [len(e.tokens) for e in examples], self.buckets.train_tokens):
             batch = self._batch(plan, examples)
             constants = (np.float32(0.8), np.float32(1.2), np.float32(0.0))
-            with self._timed("forward", plan.rows, plan.length, padded_rank):
+            with self._timed("forward", plan.rows, plan.length, policy.padded_rank):
                 _, logprobs = _loss_program(
                     self.config, self._base, policy.adapter, np.float32(policy.scale), np.int32(0), constants, batch
                 )
@@ -242,126 +197,17 @@ class Engine:
             scored.append(np.concatenate([[np.float32(np.nan)], logprobs[: len(tokens) - 1]]).astype(np.float32))
         return scored
 
+    def run(self, policy: Policy, requests: Sequence[SampleRequest]) -> SamplingRun:
+        """Start sampling all requests against one policy, in as few program runs as their shapes allow."""
+        return SamplingRun(self._programs, policy, requests)
+
     def sample(self, policy: Policy, requests: Sequence[SampleRequest]) -> list[SampleResult]:
-        """All requests against one policy, in as few program runs as their shapes allow."""
-        results = [SampleResult([SampledRow([], [], False) for _ in range(request.samples)]) for request in requests]
-        needs = [shapes.SampleNeed(r.prompt, r.samples, r.max_tokens) for r in requests]
-        for plan in shapes.plan_sampling(self.buckets, needs):
-            self._run_sampling(policy, plan, requests, results)
-        seen: set[tuple[int, ...]] = set()
-        for request, result in zip(requests, results, strict=True):
-            result.cached_prompt = request.prompt in seen
-            seen.add(request.prompt)
-        scored = [index for index, request in enumerate(requests) if request.prompt_logprobs]
-        if scored:
-            for index, logprobs in zip(scored, self.score(policy, [requests[i].prompt for i in scored]), strict=True):
-                results[index].prompt_logprobs = logprobs
-        return results
-
-    def _run_sampling(
-        self, policy: Policy, plan: shapes.SamplePlan, requests: Sequence[SampleRequest], results: list[SampleResult]
-    ) -> None:
-        prompts = np.zeros((plan.prompt_slots, plan.prompt_length), np.int32)
-        lengths = np.ones(plan.prompt_slots, np.int32)
-        for slot, prompt in enumerate(plan.prompts):
-            prompts[slot, : len(prompt)] = prompt
-            lengths[slot] = len(prompt)
-        rows = self._rows(plan, requests, lengths)
-        prompt_of_row = np.zeros(plan.row_slots, np.int32)
-        prompt_of_row[: len(plan.rows)] = [slot for _, _, slot in plan.rows]
-        scale = np.float32(policy.scale)
-        padded_rank = policy.adapter["q"][0].shape[-2]
-        size = (plan.prompt_length, plan.row_slots, padded_rank)
-        with self._timed("prefill", plan.prompt_slots, *size):
-            hidden, *prompt_kv = sampling.prefill(
-                self.config, self._base, policy.adapter, scale, prompts, lengths, prompt_of_row
-            )
-        most = int(rows["max_tokens"].max())
-        capacity = self.buckets.generation[0]
-        state = sampling.start_state(self.config, plan.row_slots, capacity, hidden, rows["max_tokens"])
-        watched = any(requests[index].stop_strings for index, _, _ in plan.rows)
-        looked_at = np.zeros(len(plan.rows), np.int32)
-        until = 0
-        while True:
-            until = min(until + _STRETCH, capacity) if watched or capacity > 4 * _STRETCH else capacity
-            with self._timed("decode", capacity, *size):
-                state = sampling.decode(
-                    self.config, self._base, policy.adapter, scale, tuple(prompt_kv), rows, state, np.int32(until)
-                )
-                done = np.array(state["done"])
-            self._end_rows(plan, requests, state, done, looked_at)
-            if done.all() or until >= most:
-                break
-            if until == capacity:
-                capacity = self.buckets.tokens_to_generate(capacity + 1)
-                state = sampling.grow(state, capacity)
-            state["done"] = done
-        tokens, logprobs = np.asarray(state["tokens"]), np.asarray(state["logprobs"])
-        count, stopped = np.asarray(state["count"]), np.asarray(state["stopped"])
-        for row, (index, sample, _) in enumerate(plan.rows):
-            ids = tokens[row, : count[row]].tolist()
-            end = self._stop_end(requests[index].stop_strings, ids, 0)
-            kept = len(ids) if end is None else end
-            results[index].sequences[sample] = SampledRow(
-                ids[:kept], logprobs[row, :kept].tolist(), bool(stopped[row]) or end is not None
-            )
-
-    def _rows(
-        self, plan: shapes.SamplePlan, requests: Sequence[SampleRequest], lengths: Ints
-    ) -> dict[str, NDArray[Any]]:
-        slots = plan.row_slots
-        rows: dict[str, NDArray[Any]] = {
-            "temperature": np.ones(slots, np.float32),
-            "top_k": np.zeros(slots, np.int32),
-            "top_p": np.ones(slots, np.float32),
-            "max_tokens": np.zeros(slots, np.int32),
-            "stop": np.zeros((slots, self.config.vocab_size), bool),
-            "key": np.zeros((slots, 2), np.uint32),
-            "prompt_length": np.ones(slots, np.int32),
-        }
-        for row, (index, sample, slot) in enumerate(plan.rows):
-            request = requests[index]
-            rows["temperature"][row] = request.temperature
-            rows["top_k"][row] = request.top_k
-            rows["top_p"][row] = request.top_p
-            rows["max_tokens"][row] = request.max_tokens
-            rows["stop"][row, list(request.stop_tokens)] = True
-            low, high = request.seed & 0xFFFFFFFF, (request.seed >> 32) & 0xFFFFFFFF
-            rows["key"][row] = (low, (high * 0x9E3779B1 + sample) & 0xFFFFFFFF)
-            rows["prompt_length"][row] = lengths[slot]
-        return rows
-
-    def _end_rows(
-        self,
-        plan: shapes.SamplePlan,
-        requests: Sequence[SampleRequest],
-        state: dict[str, Any],
-        done: NDArray[np.bool_],
-        looked_at: Ints,
-    ) -> None:
-        """Mark rows whose text holds a stop string, or whose request nobody waits for any more, as done."""
-        tokens, count = np.asarray(state["tokens"]), np.asarray(state["count"])
-        for row, (index, _, _) in enumerate(plan.rows):
-            request = requests[index]
-            if done[row]:
-                continue
-            if request.cancelled():
-                done[row] = True
-            elif request.stop_strings:
-                ids = tokens[row, : count[row]].tolist()
-                if self._stop_end(request.stop_strings, ids, int(looked_at[row])) is not None:
-                    done[row] = True
-                looked_at[row] = count[row]
-
-    def _stop_end(self, strings: tuple[str, ...], ids: list[int], looked_at: int) -> int | None:
-        """Number of tokens up to and including the first that completes a stop string; None if none does."""
-        if not strings or not any(s in self._decode_text(ids) for s in strings):
-            return None
-        for end in range(looked_at + 1, len(ids) + 1):
-            text = self._decode_text(ids[:end])
-            if any(s in text for s in strings):
-                return end
-        return None
+        """The same from start to end at once."""
+        run = self.run(policy, requests)
+        results: dict[int, SampleResult] = {}
+        while not run.finished:
+            results.update(run.advance())
+        return [results[index] for index in range(len(requests))]
 
     def warm_up(self, prompt_tokens: int, samples: int, max_tokens: int) -> None:
         """Run the programs that such work needs once, so that the first real request finds them compiled."""

@@ -19,7 +19,7 @@ from tinker_atropos.local_tinker.service import Service
 
 logger = logging.getLogger(__name__)
 
-LONG_POLL = 25.0
+LONG_POLL = 10.0
 CONFIG_REFRESH = 300
 _MOST_LISTED = 1000
 
@@ -78,7 +78,9 @@ def _promised(request_id: str, model_id: str | None = None, samples: list[str] |
 # ---------------------------------------------------------------------- clients and sessions
 
 
-async def healthz(_: web.Request) -> web.Response:
+async def healthz(request: web.Request) -> web.Response:
+    if not request.app[SERVICE].alive:
+        return web.json_response({"status": "the engine has stopped; see the log of local-tinker"}, status=503)
     return web.json_response({"status": "ok"})
 
 

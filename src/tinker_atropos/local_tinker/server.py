@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import fcntl
 import logging
 import secrets
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from aiohttp import web
 
@@ -53,6 +55,18 @@ def name_of(model: str) -> str:
     return tiny_model.NAME if model == "tiny" else f"local/{Path(model).resolve().name}"
 
 
+def _lock(data: Path) -> IO[bytes]:
+    """Two servers on one folder would take each other's unfinished checkpoints for leftovers."""
+    handle = (data / "lock").open("wb")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"--data {data}: in use by another local-tinker; stop it or name another folder") from None
+    except OSError:
+        logger.warning("%s: this file system has no locks; see to it that only one server uses the folder", data)
+    return handle
+
+
 class Server:
     """One process: an event loop for HTTP and a worker thread for the engine."""
 
@@ -66,6 +80,7 @@ class Server:
                 f"the model only {config.vocab_size}"
             )
         settings.data.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(settings.data)
         self._registry = Registry(settings.data / "registry.sqlite")
         self._engine = Engine(config, load_weights(settings.model, config), vocabulary.decode)
         self._worker = Worker(self._engine, self._settle)
@@ -136,6 +151,7 @@ class Server:
             logger.warning("the engine is still busy after %.0f s; ending anyway", _PATIENCE)
         await runner.cleanup()
         self._registry.close()
+        self._lock.close()
 
     async def _keep_house(self) -> None:
         while True:

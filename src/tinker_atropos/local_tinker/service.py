@@ -15,9 +15,10 @@ from pydantic import ValidationError
 
 from tinker_atropos.local_tinker import lora, requests, wire
 from tinker_atropos.local_tinker.checkpoints import SAMPLER, SNAPSHOT, TRAINING, TYPES, Checkpoints, Record
-from tinker_atropos.local_tinker.engine import Engine, Policy, SampleRequest, SampleResult, TrainingModel
+from tinker_atropos.local_tinker.engine import Engine, TrainingModel
 from tinker_atropos.local_tinker.errors import UserError
 from tinker_atropos.local_tinker.futures import Outcome, Promise, Promises, SequenceGate, failed
+from tinker_atropos.local_tinker.generation import Policy, SampleRequest, SampleResult
 from tinker_atropos.local_tinker.lora import LoraSettings
 from tinker_atropos.local_tinker.metering import Meter
 from tinker_atropos.local_tinker.optimizer import AdamParams
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 SILENT_SESSION = 3600.0
 MOST_WAITING = 4000
 _CACHED_POLICIES = 16
+_KEPT_SNAPSHOTS = 64
 _BASE = ""
 
 
@@ -78,6 +80,11 @@ class Service:
         self._entropy = entropy
         self._models: dict[str, OpenModel] = {}
         self._policies: OrderedDict[str, Policy] = OrderedDict()
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything asked of this server can still be computed."""
+        return self._worker.alive
 
     # ------------------------------------------------------------------ sessions
 
@@ -326,6 +333,7 @@ class Service:
                 user_metadata=body.user_metadata,
             )
             self._remember(record.folder, training.policy())
+            self.checkpoints.keep_snapshots(model.id, _KEPT_SNAPSHOTS)
             if body.path is not None:
                 self.meter.saved(model.session)
                 return Outcome(json={"path": record.path, "type": "save_weights_for_sampler"})

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tinker_atropos.local_tinker.errors import UserError
 from tinker_atropos.local_tinker.tokenizer import BOS, CHARACTERS, EOS, SPECIALS, write_character_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -162,11 +163,13 @@ def ensure(directory: Path) -> Path:
     with _alone(directory.with_name(directory.name + ".lock")):
         if (directory / "config.json").exists():
             return directory
+        if directory.exists() and any(directory.iterdir()):
+            raise UserError(f"{directory}: not empty and no model in it; name a new folder")
         logger.info("making the tiny model once (under a minute): %s", directory)
+        for leftover in directory.parent.glob(f"{directory.name}.*.tmp"):
+            shutil.rmtree(leftover)
         unfinished = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
-        shutil.rmtree(unfinished, ignore_errors=True)
         make(unfinished)
-        shutil.rmtree(directory, ignore_errors=True)
         unfinished.rename(directory)
     return directory
 
@@ -178,7 +181,10 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    ensure(arguments.out)
+    try:
+        ensure(arguments.out)
+    except UserError as error:
+        sys.exit(error.message)
 
 
 if __name__ == "__main__":

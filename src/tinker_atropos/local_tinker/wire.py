@@ -9,8 +9,9 @@ import zstandard
 from numpy.typing import NDArray
 from tinker.proto import tinker_public_pb2 as pb
 
-from tinker_atropos.local_tinker.engine import Example, LossResult, SampleResult
+from tinker_atropos.local_tinker.engine import Example, LossResult
 from tinker_atropos.local_tinker.errors import UserError
+from tinker_atropos.local_tinker.generation import SampleResult
 from tinker_atropos.local_tinker.losses import INPUTS, Loss, parse_loss
 
 CONTENT_TYPE = "application/x-protobuf"

@@ -1,4 +1,7 @@
-"""The one thread that computes: takes jobs in order, and runs samples that wait for the same weights together."""
+"""The one thread that computes: takes jobs in order, and runs samples that wait for the same weights together.
+
+Sampling goes on a stretch of tokens at a time: other jobs come in between, so that a long answer holds nobody up.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tinker_atropos.local_tinker.engine import Engine, Policy, SampleRequest, SampleResult
+from tinker_atropos.local_tinker.engine import Engine
 from tinker_atropos.local_tinker.errors import UserError
 from tinker_atropos.local_tinker.futures import Outcome, Promise, failed, failed_by
+from tinker_atropos.local_tinker.generation import Policy, SampleRequest, SampleResult, SamplingRun
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +23,7 @@ logger = logging.getLogger(__name__)
 _LINGER = 0.004
 _IDLE = 0.25
 _MOST_ROWS = 256
+_MOST_RUNS = 4
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,14 @@ class Sampling:
     finish: Callable[[SampleResult], Outcome]
 
 
+@dataclass
+class _Active:
+    """A run that is under way and the jobs that still wait for it, by their number in it."""
+
+    run: SamplingRun
+    waiting: dict[int, Sampling]
+
+
 Job = Call | Sampling
 Settle = Callable[[list[tuple[Promise, Outcome]]], None]
 
@@ -54,18 +67,24 @@ class Worker:
         self._spare: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._active: deque[_Active] = deque()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, patience: float) -> bool:
-        """End after the job that runs now; False if it did not end in time."""
+        """End after what is computed right now; False if it did not end in time."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         self._thread.join(patience)
         return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """False when the thread has died, which it never should: the server is then of no use."""
+        return self._thread.is_alive()
 
     @property
     def waiting(self) -> int:
@@ -92,23 +111,35 @@ class Worker:
                     task()
                 except Exception:
                     logger.exception("warming up failed; programs will be compiled when they are needed")
-            elif job is None:
-                return
             elif isinstance(job, Call):
                 self._settle([(job.promise, self._guarded(job.run))] if not job.promise.cancelled else [])
-            else:
-                self._sample(self._with_company(job))
+            elif job is not None:
+                self._start(self._with_company(job))
+            elif not self._active:
+                return
+            if self._active:
+                self._advance(self._active.popleft())
 
     def _next(self) -> tuple[Job | None, Callable[[], None] | None]:
+        """The next job, or nothing while samples are under way; (None, None) without any means: end."""
         with self._changed:
             while not self._stopping:
-                if self._jobs:
-                    return self._jobs.popleft(), None
+                if (job := self._takeable()) is not None or self._active:
+                    return job, None
                 if self._spare and not self._changed.wait_for(lambda: self._jobs or self._stopping, _IDLE):
                     return None, self._spare.popleft()
                 if not self._spare:
                     self._changed.wait()
+            self._active.clear()
             return None, None
+
+    def _takeable(self) -> Job | None:
+        """The first job; beyond the most runs that memory shall hold, the first that is no sample."""
+        for position, job in enumerate(self._jobs):
+            if isinstance(job, Call) or len(self._active) < _MOST_RUNS:
+                del self._jobs[position]
+                return job
+        return None
 
     def _with_company(self, first: Sampling) -> list[Sampling]:
         """`first` and what waits for the same weights in a like shape; the order of the others is kept."""
@@ -116,7 +147,7 @@ class Worker:
         taken = [first]
         rows = first.request.samples
         with self._changed:
-            if not self._jobs:
+            if not self._jobs and not self._active:
                 self._changed.wait_for(lambda: self._stopping, _LINGER)
             left: deque[Job] = deque()
             for job in self._jobs:
@@ -130,27 +161,46 @@ class Worker:
             self._jobs = left
         return taken
 
-    def _sample(self, jobs: list[Sampling]) -> None:
+    def _start(self, jobs: list[Sampling]) -> None:
         jobs = [job for job in jobs if not job.promise.cancelled]
         if not jobs:
             return
         try:
-            results = self._engine.sample(jobs[0].policy(), [job.request for job in jobs])
-        except UserError as error:
-            self._settle([(job.promise, failed_by(error)) for job in jobs])
+            run = self._engine.run(jobs[0].policy(), [job.request for job in jobs])
         except Exception as error:
-            logger.exception("sampling failed")
-            self._settle([(job.promise, failed(f"{type(error).__name__}: {error}", "server")) for job in jobs])
+            self._fail(jobs, error)
         else:
-            pairs = zip(jobs, results, strict=True)
-            self._settle([(job.promise, self._guarded(functools.partial(job.finish, result))) for job, result in pairs])
+            self._active.append(_Active(run, dict(enumerate(jobs))))
 
-    @staticmethod
-    def _guarded(run: Callable[[], Outcome]) -> Outcome:
+    def _advance(self, active: _Active) -> None:
+        """Another stretch of one run; runs take turns, and jobs come in between."""
+        try:
+            complete = active.run.advance()
+        except Exception as error:
+            self._fail(list(active.waiting.values()), error)
+            return
+        outcomes = []
+        for index, result in complete:
+            job = active.waiting.pop(index)
+            outcomes.append((job.promise, self._guarded(functools.partial(job.finish, result))))
+        self._settle(outcomes)
+        if not active.run.finished:
+            self._active.append(active)
+
+    def _fail(self, jobs: list[Sampling], error: Exception) -> None:
+        outcome = self._told(error, "sampling")
+        self._settle([(job.promise, outcome) for job in jobs])
+
+    def _guarded(self, run: Callable[[], Outcome]) -> Outcome:
         try:
             return run()
-        except UserError as error:
-            return failed_by(error)
         except Exception as error:
-            logger.exception("a job failed")
-            return failed(f"{type(error).__name__}: {error}", "server")
+            return self._told(error, "a job")
+
+    @staticmethod
+    def _told(error: Exception, what: str) -> Outcome:
+        """An error as the client gets it; what is not the client's doing is logged in full."""
+        if isinstance(error, UserError):
+            return failed_by(error)
+        logger.error("%s failed", what, exc_info=error)
+        return failed(f"{type(error).__name__}: {error}", "server")

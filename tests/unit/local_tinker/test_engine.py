@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinker_atropos.local_tinker.engine import Engine, Example, SampleRequest, TrainingModel
+from tinker_atropos.local_tinker.engine import Engine, Example, TrainingModel
 from tinker_atropos.local_tinker.errors import UserError
+from tinker_atropos.local_tinker.generation import SampleRequest
 from tinker_atropos.local_tinker.lora import LoraSettings, to_tensors
 from tinker_atropos.local_tinker.losses import LOSSES, Loss
 from tinker_atropos.local_tinker.optimizer import AdamParams

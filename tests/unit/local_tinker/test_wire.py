@@ -11,8 +11,9 @@ from tinker.proto import response_conv
 from tinker.proto import tinker_public_pb2 as pb
 
 from tinker_atropos.local_tinker import wire
-from tinker_atropos.local_tinker.engine import LossResult, SampledRow, SampleResult
+from tinker_atropos.local_tinker.engine import LossResult
 from tinker_atropos.local_tinker.errors import UserError
+from tinker_atropos.local_tinker.generation import SampledRow, SampleResult
 from tinker_atropos.local_tinker.losses import Loss
 
 VOCABULARY, CONTEXT = 24, 16

@@ -419,6 +419,17 @@ def test_time_to_live_runs_out(rest: Any, client: Any, training: Any) -> None:
 # ---------------------------------------------------------------------- sessions, promises, counts
 
 
+def test_sessions_are_listed(rest: Any, client: Any, training: Any) -> None:
+    session = training.model_id.split(":")[0]
+    assert session in rest.list_sessions(limit=1000).result().sessions
+    sampler = client.create_sampling_client(base_model=NAME).result()
+    found = rest.get_session(session).result()
+    assert found.training_run_ids == [training.model_id]
+    assert found.sampler_ids == [sampler._sampling_session_id]
+    known = rest.get_sampler(sampler._sampling_session_id).result()
+    assert (known.base_model, known.model_path) == (NAME, None)
+
+
 def test_a_finished_session_ends_its_heartbeat(server: Any) -> None:
     session = server.post("/create_session", {"tags": [], "user_metadata": {}, "sdk_version": "0"}).json()["session_id"]
     assert server.post("/session_heartbeat", {"session_id": session}).status_code == 200
@@ -449,7 +460,7 @@ def test_cancelled_samples_end(server: Any, client: Any) -> None:
         "sampling_session_id": sampler._sampling_session_id,
         "num_samples": 1,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [5]}]},
-        "sampling_params": {"max_tokens": 4000, "stop": ["never said"]},
+        "sampling_params": {"max_tokens": 4000, "stop": []},
     }
     waiting = [server.post("/asample", {**body, "seq_id": 900 + n}).json()["request_id"] for n in range(2)]
     for request_id in waiting:
@@ -506,7 +517,7 @@ async def test_long_poll_says_try_again(server: Any, client: Any, monkeypatch: p
         answer = await http.post(f"{server.url}/api/v1/retrieve_future", json=held)
     assert answer.status_code == 408
     assert answer.json()["type"] == "try_again"
-    assert 5 < time.monotonic() - started < 30
+    assert 5 < time.monotonic() - started < 30, "a poll is long, but shorter than the SDK's patience"
     await asyncio.to_thread(server.post, "/optim_step", {"model_id": training.model_id, "seq_id": 1, "adam_params": {}})
     assert server.post("/retrieve_future", held).json()["metrics"]["step:max"] == 2.0
 

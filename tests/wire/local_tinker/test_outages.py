@@ -51,6 +51,7 @@ def loss(training: Any) -> float:
 
 
 def test_everything_saved_survives_kill_9(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Checkpoints, samplers and counts are there again, samples in flight heal, training calls say what to do."""
     server = _server(request, tmp_path / "data")
     client = _client(server)
     training = client.create_lora_training_client(NAME, rank=8, seed=1).result(timeout=120)
@@ -72,7 +73,10 @@ def test_everything_saved_survives_kill_9(request: pytest.FixtureRequest, tmp_pa
     before = drawn()
     step(training)
     expected, used = loss(training), server.usage()
+    in_flight = samplers[0].sample(prompt, 2, types.SamplingParams(max_tokens=4000, seed=4, stop=[]))
+    time.sleep(0.5)
     server.kill()
+    assert not in_flight.future().done()
     server.start()
     assert drawn() == before
     resumed = client.create_training_client_from_state_with_optimizer(state).result(timeout=60)
@@ -81,35 +85,22 @@ def test_everything_saved_survives_kill_9(request: pytest.FixtureRequest, tmp_pa
     assert server.usage()["train"] > used["train"]
     with pytest.raises(tinker.NotFoundError, match="create a training client from the last saved state"):
         training.forward_backward([datum()], "cross_entropy").result(timeout=60)
+    assert [len(row.tokens) for row in in_flight.result(timeout=240).sequences] == [4000, 4000]
 
 
-def test_samples_in_flight_heal_over_a_restart(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    server = _server(request, tmp_path / "data")
-    sampler = _client(server).create_sampling_client(base_model=NAME).result()
-    asked = types.SamplingParams(max_tokens=400, seed=4, stop=[])
-    waiting = sampler.sample(types.ModelInput.from_ints([1, 8, 9]), 2, asked)
-    time.sleep(0.2)
-    server.kill()
-    server.start()
-    assert [len(row.tokens) for row in waiting.result(timeout=200).sequences] == [400, 400]
-
-
-def test_ends_in_order_on_sigterm(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    server = _server(request, tmp_path / "data")
-    training = _client(server).create_lora_training_client(NAME, rank=8, seed=1).result(timeout=120)
-    training.save_state("x").result(timeout=60)
-    assert server.terminate() == 0
-    assert "Traceback" not in server.log()
-
-
-def test_only_the_set_key_is_accepted(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_only_the_set_key_is_accepted_and_sigterm_ends_in_order(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server = _server(request, tmp_path / "data", "--api-key", "tml-secret")
     with pytest.raises(tinker.AuthenticationError, match="not the key of this server"):
         _client(server, "tml-wrong").create_sampling_client(base_model=NAME).result()
-    _client(server, "tml-secret").create_sampling_client(base_model=NAME).result()
+    sampler = _client(server, "tml-secret").create_sampling_client(base_model=NAME).result()
     assert httpx.get(f"{server.url}/healthz").status_code == 200
     assert httpx.get(f"{server.url}/local/v1/tokenizer").headers["content-type"] == "application/x-tar"
     assert httpx.post(f"{server.url}/local/v1/faults", json={}).status_code == 404, "no faults unless asked for"
+    long = types.SamplingParams(max_tokens=4000, stop=[])
+    sampler.sample(types.ModelInput.from_ints([1, 8, 9]), 1, long)
+    time.sleep(0.5)
+    assert server.terminate() == 0
+    assert "Traceback" not in server.log()
 
 
 ROUTES = [
