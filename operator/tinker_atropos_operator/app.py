@@ -190,7 +190,7 @@ class Operator:
                 await asyncio.sleep(RETRY_PAUSE)
 
     async def _resync(self) -> None:
-        pause = FIRST_RESYNC
+        pause, first = FIRST_RESYNC, True
         while True:
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, hides nothing
             pause = self.settings.resync_seconds
@@ -203,9 +203,10 @@ class Operator:
             for phase in ("Pending", "Starting", "Running", "Stalled", "Complete", "Failed"):
                 metrics.RUNS.labels(phase).set(phases.get(phase, 0))
             for run in self.cache.runs():
-                if not run.finished and not is_true(run.body, "Ready"):
-                    self.applier.recheck(run.uid)
+                if not first and not run.finished and not is_true(run.body, "Ready"):
+                    self.applier.recheck(run)
                 self.queue.add((run.namespace, run.name))
+            first = False
 
     def _why_not_ready(self) -> str | None:
         if self._electing or self.leading:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tinker_atropos.run import names
 from tinker_atropos_operator.cache import RUN_KIND, Cache
 from tinker_atropos_operator.kube import BY_KIND, RUNS, ApiError, Kube
 from tinker_atropos_operator.metrics import STATUS_WRITES
@@ -41,11 +42,9 @@ class Applier:
         """The run is gone."""
         self._memory.pop(uid, None)
 
-    def recheck(self, uid: str) -> None:
+    def recheck(self, run: Run) -> None:
         """Apply what cannot be seen (the Secret) again at the next opportunity."""
-        memory = self._memory.get(uid, {})
-        for key in [key for key in memory if key[0] == "Secret"]:
-            del memory[key]
+        self._memory[run.uid]["Secret", names.token_secret(run.name)] = Applied("", "", 0)
 
     async def apply(self, run: Run, children: Sequence[Child], observed: Observed) -> int:
         """Bring the run's objects to what they should be; how many were applied. Raises RefusedError or ApiError."""

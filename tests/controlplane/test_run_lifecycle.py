@@ -302,13 +302,13 @@ async def test_a_foreign_secret_of_that_name_is_not_taken_over(world: World, ope
 
 
 async def test_a_wrong_image_is_said_with_the_pull_error(world: World, operator: Any) -> None:
-    await world.create_run("image", deadlines={"startup": "3s"})
+    await world.create_run("image", deadlines={"startup": "15s"})
     pod = await world.pod("image", "environment")
     await world.set_waiting(pod, "environment", "ImagePullBackOff", 'Back-off pulling image "nowhere/none:1"')
     status = await world.phase("image", "Stalled")
     assert condition(status, "EnvironmentsReady")["reason"] == "ImagePullFailed"
     assert 'Back-off pulling image "nowhere/none:1"' in status["message"]
-    status = await world.phase("image", "Failed")
+    status = await world.phase("image", "Failed", 60)
     assert condition(status, "Failed")["reason"] == "StartupDeadlineExceeded"
     assert 'Back-off pulling image "nowhere/none:1"' in condition(status, "Failed")["message"]
 
@@ -461,3 +461,46 @@ async def test_transitions_are_told_as_events_once(world: World, operator: Any) 
     assert [(event["type"], event["reason"], event["regarding"]["name"]) for event in events] == [
         ("Warning", "InvalidConfig", "told")
     ]
+
+
+async def test_a_deleted_token_secret_of_a_run_that_is_stuck_comes_back(world: World, start_operator: Any) -> None:
+    await start_operator(resync_seconds=2.0)
+    await world.create_run("stuck")
+    await world.wait_for_children("stuck", 8)
+    secret = await world.kube.get(api.SECRETS, world.namespace, "tar-stuck-token")
+    await world.kube.delete(api.SECRETS, world.namespace, "tar-stuck-token", secret["metadata"]["uid"])
+
+    async def back() -> bool:
+        try:
+            live = await world.kube.get(api.SECRETS, world.namespace, "tar-stuck-token")
+        except ApiError:
+            return False
+        return bool(live["data"] == secret["data"])
+
+    await eventually("the same Secret again", back, 60)
+
+
+async def test_gitops_applies_the_same_file_again_and_nothing_changes(
+    world: World, operator: Any, kubectl: Any
+) -> None:
+    """Defaults are the API server's; the operator writes nothing into spec, so a second sync finds no difference."""
+    text = json.dumps(world.manifest("synced"))
+    assert kubectl("apply", "--server-side", "--field-manager=argocd", "-f", "-", text=text).returncode == 0
+    await world.phase("synced", "Starting")
+    before = await world.run("synced")
+    assert kubectl("apply", "--server-side", "--field-manager=argocd", "-f", "-", text=text).returncode == 0
+    after = await world.run("synced")
+    assert after["metadata"]["generation"] == before["metadata"]["generation"] == 1
+    owners = {entry["manager"] for entry in after["metadata"]["managedFields"] if entry.get("subresource") != "status"}
+    assert owners == {"argocd"}
+    assert kubectl("diff", "--server-side", "--field-manager=argocd", "-f", "-", text=text).stdout == ""
+
+
+async def test_kubectl_waits_for_a_run(world: World, operator: Any, kubectl: Any) -> None:
+    run = await world.create_run("waited")
+    trainer = await world.start_everything("waited")
+    await world.finish(trainer, 0, last_word(run["metadata"]["uid"], samplerWeights="tinker://x/sampler_weights/final"))
+    done = await asyncio.to_thread(
+        kubectl, "wait", "tar/waited", "-n", world.namespace, "--for=condition=Complete", "--timeout=60s"
+    )
+    assert done.returncode == 0, done.stderr

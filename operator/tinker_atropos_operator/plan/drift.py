@@ -40,7 +40,8 @@ def exists(child: Child, observed: Observed, memory: Mapping[Key, Applied]) -> b
 
 def _is_due(child: Child, observed: Observed, applied: Applied | None) -> bool:
     if child.kind == "Secret":
-        return applied is None or applied.inputs != child.inputs
+        # It is never read. That it was made follows from what is made after it.
+        return applied.inputs != child.inputs if applied is not None else not observed.deployments
     live = observed.of(child.kind).get(child.name)
     if live is None:
         return True

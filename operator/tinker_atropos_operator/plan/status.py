@@ -53,22 +53,23 @@ class Ending:
 
 
 def missing(facts: Facts) -> str:
-    """What the run still waits for, as a sentence; empty when every part is there."""
-    parts = []
+    """What the run still waits for, as a sentence, causes first; empty when every part is there."""
+    troubles, parts = [], []
     for server in (facts.local_tinker, facts.api_server):
         if server is not None and not server.ready:
-            parts.append(server.trouble.message if server.trouble else f"the {server.what} is not ready")
-    for environment in facts.environments:
-        if not environment.is_ready:
-            parts.append(
-                environment.trouble.message
-                if environment.trouble
-                else f"{environment.ready} of {environment.desired} instances of environment "
-                f"{environment.name} are ready"
-            )
+            if server.trouble is not None:
+                troubles.append(server.trouble.message)
+            else:
+                parts.append(f"the {server.what} is not ready")
+    for state in facts.environments:
+        if not state.is_ready:
+            if state.trouble is not None:
+                troubles.append(state.trouble.message)
+            else:
+                parts.append(f"{state.ready} of {state.desired} instances of environment {state.name} are ready")
     if facts.trainer.state != "Running":
-        parts.append(facts.trainer.message)
-    return "; ".join(parts)
+        (troubles if facts.trainer.trouble is not None else parts).append(facts.trainer.message)
+    return "; ".join((*troubles, *parts))
 
 
 def blocking_trouble(facts: Facts) -> Trouble | None:

@@ -40,9 +40,21 @@ def test_nothing_is_due_afterwards(build: Any) -> None:
     assert names(build, *live(build)) == []
 
 
-def test_after_an_operators_start_only_the_secret_which_is_never_read_is_due(build: Any) -> None:
+def test_after_an_operators_start_nothing_is_due(build: Any) -> None:
     observed, _ = live(build)
-    assert names(build, observed, {}) == ["Secret/tar-first-token"]
+    assert names(build, observed, {}) == []
+
+
+def test_a_secret_which_is_never_read_is_due_until_something_made_after_it_is_there(build: Any) -> None:
+    observed, _ = live(build)
+    observed.deployments.clear()
+    assert "Secret/tar-first-token" in names(build, observed, {})
+
+
+def test_a_secret_is_due_when_it_would_be_another_one(build: Any) -> None:
+    observed, memory = live(build)
+    memory["Secret", "tar-first-token"] = Applied("", "uid", 0)
+    assert names(build, observed, memory) == ["Secret/tar-first-token"]
 
 
 def test_an_operator_that_builds_differently_leaves_running_pods_alone(build: Any) -> None:
