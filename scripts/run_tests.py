@@ -12,6 +12,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ class Outcome:
     why: str
     ran: bool = True
     failed_to_run: bool = False
+    interrupted: bool = False
     passed: int = 0
     failed: int = 0
     skipped: int = 0
@@ -85,10 +87,23 @@ def reason_to_run(tier: str) -> str:
     return "root on Linux with all that a node needs"
 
 
+def call(command: list[str]) -> int:
+    """Run a command to its end, also when this one is asked to end: tests take down what they have brought up."""
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the terminal has told the command as well
+            process.wait()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
 def run_lint(outcome: Outcome) -> None:
     for command in LINT:
         print(f"$ {' '.join(command)}", flush=True)
-        if subprocess.run([str(BIN / command[0]), *command[1:]], cwd=ROOT, check=False).returncode == 0:
+        if call([str(BIN / command[0]), *command[1:]]) == 0:
             outcome.passed += 1
         else:
             outcome.failed += 1
@@ -98,10 +113,11 @@ def run_pytest(outcome: Outcome, arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="tests-") as folder:
         results = Path(folder) / "results.xml"
         command = [str(BIN / "python"), "-m", "pytest", f"tests/{outcome.tier}", f"--junit-xml={results}", *arguments]
-        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        status = call(command)
         count(outcome, results)
     # Status 5 means that no test was there to run, which is no success either.
     outcome.failed_to_run = status not in (0, 1)
+    outcome.interrupted = status == 2 or status < 0
 
 
 def count(outcome: Outcome, results: Path) -> None:
@@ -157,7 +173,11 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no tier {', '.join(unknown)}; tiers are {', '.join(TIERS)}")
     wanted = [tier for tier in TIERS if tier in (arguments.tiers or TIERS)]
-    outcomes = [run_tier(tier, shlex.split(arguments.pytest)) for tier in wanted]
+    outcomes = []
+    for tier in wanted:
+        outcomes.append(run_tier(tier, shlex.split(arguments.pytest)))
+        if outcomes[-1].interrupted:
+            break
     print(summary(outcomes), flush=True)
     return 0 if all(outcome.good for outcome in outcomes) else 1
 

@@ -10,6 +10,7 @@ Namespace of tests/support/real_cluster.py.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
@@ -34,6 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(900))
 
 
+def _interrupt(number: int, frame: Any) -> None:
+    """A terminated session takes its node down, as an interrupted one does."""
+    raise KeyboardInterrupt(f"signal {number}")
+
+
 @pytest.fixture(scope="session")
 def node() -> Iterator[RealCluster]:
     """A node that runs pods."""
@@ -46,13 +52,15 @@ def node() -> Iterator[RealCluster]:
         node.check_machine()
     except ClusterError as error:
         pytest.skip(f"no node on this machine: {error}")
-    up = cluster.up(name, cluster.NODE)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
+        up = cluster.up(name, cluster.NODE)
         state = layout(name).root
         yield RealCluster(up.kubeconfig, up.audit_log, up.program("kubectl"), up.program("helm"), state)
     finally:
         if not kept:
             cluster.down(name)
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")
