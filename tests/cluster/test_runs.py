@@ -22,6 +22,7 @@ from tinker_atropos.run import yaml_text
 ROOT = Path(__file__).resolve().parents[2]
 [QUICKSTART] = yaml_text.load_all((ROOT / "examples" / "quickstart.yaml").read_text())
 GROUPS_PER_STEP = 8
+STEPS = 25
 OPERATOR_USER = f"system:serviceaccount:{SYSTEM}:{DEPLOYMENT}"
 
 
@@ -128,7 +129,8 @@ def test_the_quick_start_to_complete_then_silence(namespace: Namespace) -> None:
     assert float(end["reward"]["mean"]) >= 0.9
     assert end["checkpoint"]["path"].startswith("tinker://") and end["checkpoint"]["step"] == 40
     assert end["samplerWeights"].endswith("/sampler_weights/final")
-    assert end["ledger"]["trained"] == 40 * GROUPS_PER_STEP
+    # A batch that teaches nothing any more is a step too; its groups are dropped with that reason.
+    assert 30 * GROUPS_PER_STEP <= end["ledger"]["trained"] <= 40 * GROUPS_PER_STEP
     assert space.kubectl("wait", "--for=condition=Complete", "tar/quickstart", "--timeout=5s")
 
     key = secret_value(space, "tar-quickstart-token", "local-tinker-api-key")
@@ -169,23 +171,24 @@ def test_the_quick_start_to_complete_then_silence(namespace: Namespace) -> None:
 
 def test_a_run_lives_through_every_death(namespace: Namespace) -> None:
     space, name = namespace, "mortal"
-    space.apply(manifest(name))
+    # Few enough steps that no batch is so good that it teaches nothing: each must count as trained.
+    space.apply(manifest(name, total_steps=STEPS))
 
-    at_step(space, name, 8)
+    at_step(space, name, 6)
     [trainer] = pods(space, name, "trainer")
     kill_in_pod(trainer, "trainer")
-    at_step(space, name, 13)
+    at_step(space, name, 10)
 
     [environment] = pods(space, name, "environment")
     space.kubectl("delete", "pod", environment["metadata"]["name"], "--wait=false")
-    at_step(space, name, 18)
+    at_step(space, name, 14)
     replaced = [pod["metadata"]["name"] for pod in pods(space, name, "environment")]
     assert environment["metadata"]["name"] not in replaced
 
     [server] = pods(space, name, "api-server")
     before = restarts(space)
     kill_in_pod(server, "trajectories")
-    at_step(space, name, 24)
+    at_step(space, name, 18)
     after = restarts(space)
     moved = {key: count for key, count in after.items() if count != before.get(key)}
     assert moved == {f"{server['metadata']['name']}/trajectories": 1}, "only the killed container restarted"
@@ -194,11 +197,11 @@ def test_a_run_lives_through_every_death(namespace: Namespace) -> None:
     space.cluster.kubectl(
         "-n", SYSTEM, "delete", "pod", "-l", "app.kubernetes.io/component=operator", "--force", "--grace-period=0"
     )
-    at_step(space, name, 30)
+    at_step(space, name, 21)
     assert restarts(space) == before, "a new operator restarts no pod"
 
     end = complete(space, name)
-    assert end["ledger"]["trained"] == 40 * GROUPS_PER_STEP, "every group of the surviving lineage was trained once"
+    assert end["ledger"]["trained"] == STEPS * GROUPS_PER_STEP, "every group of the surviving lineage was trained once"
     first, second = end["attempts"][0], end["attempts"][1]
     assert (first["epoch"], second["epoch"]) == (1, 2)
     assert first["reason"] == "ExitStatus137"
@@ -286,7 +289,7 @@ def test_what_cannot_work_says_so(namespace: Namespace, guarded_tinker: str) -> 
     space = namespace
     image = manifest("no-image")
     image["spec"]["environments"][0]["image"] = "registry.invalid/environment:9"
-    image["spec"]["deadlines"] = {"startup": "45s"}
+    image["spec"]["deadlines"] = {"startup": "2m"}
     secret = manifest("no-secret")
     secret["spec"]["tinkerAPI"] = {"keySecretRef": {"name": "absent", "key": "api-key"}}
     key = manifest("wrong-key")
@@ -305,13 +308,13 @@ def test_what_cannot_work_says_so(namespace: Namespace, guarded_tinker: str) -> 
         lambda: (
             "registry.invalid/environment:9" in condition(space, "no-image", "EnvironmentsReady").get("message", "")
         ),
-        60,
+        110,
     )
     refused = space.eventually("the refused key", lambda: failed("wrong-key"), 120)
     assert refused["reason"] == "KeyRefused" and "Secret wrong-key" in refused["message"]
     missing = space.eventually("the missing Secret", lambda: failed("no-secret"), 120)
     assert missing["reason"] == "SecretMissing" and "absent" in missing["message"]
-    pulled = space.eventually("the startup deadline", lambda: failed("no-image"), 120)
+    pulled = space.eventually("the startup deadline", lambda: failed("no-image"), 160)
     assert pulled["reason"] == "StartupDeadlineExceeded" and "registry.invalid/environment:9" in pulled["message"]
     assert {status(space, name)["phase"] for name in ("no-image", "no-secret", "wrong-key")} == {"Failed"}
 
