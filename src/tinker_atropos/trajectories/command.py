@@ -50,6 +50,13 @@ import click
     type=click.IntRange(0),
     help="Posts are held back while so many MB of groups wait; 0 = only the disk limits.",
 )
+@click.option(
+    "--compact-mb",
+    default=16.0,
+    show_default=True,
+    type=click.FloatRange(0.01),
+    help="The store's journal is folded into a snapshot after so many MB.",
+)
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 def command(
     host: str,
@@ -60,6 +67,7 @@ def command(
     token: str | None,
     max_body_mb: int,
     max_queue_mb: int,
+    compact_mb: float,
     log_level: str,
 ) -> None:
     """Serve Atropos' API: environments post scored groups, trainers get batches; nothing acknowledged is ever lost.
@@ -89,7 +97,16 @@ def command(
         gc.set_threshold(50_000, 50, 100)  # the ledger is many small objects that stay
         uvloop.run(
             serve_until_signal(
-                Options(host, port, grpc_port, store, token or "", max_body_mb << 20, max_queue_mb << 20)
+                Options(
+                    host,
+                    port,
+                    grpc_port,
+                    store,
+                    token or "",
+                    max_body_mb << 20,
+                    max_queue_mb << 20,
+                    int(compact_mb * 2**20),
+                )
             )
         )
     except (StoreUnavailableError, StoreCorruptError) as error:

@@ -22,16 +22,46 @@ def read_message(group: pb.Group, limits: Limits) -> Post:
         raise InvalidPostError(
             ("sequences",), f"a group of {count} sequences does not fit in a batch of {limits.batch_size}"
         )
-    total = sampled = 0
-    for index, sequence in enumerate(group.sequences):
-        length, own = _Checker(index, limits).check(sequence)
-        total += length
-        sampled += own
+    if _plainly_right(group, limits):
+        total = sum(len(sequence.loss_mask) for sequence in group.sequences)
+        sampled = sum(sequence.loss_mask.count(1) for sequence in group.sequences)
+    else:
+        total = sampled = 0
+        for index, sequence in enumerate(group.sequences):
+            length, own = _Checker(index, limits).check(sequence)
+            total += length
+            sampled += own
     _check_object(("group_overrides",), group.group_overrides)
     _check_object(("atropos",), group.atropos)
     oldest = Version(group.oldest.epoch, group.oldest.step) if group.HasField("oldest") else None
     stored = pb.Group(sequences=group.sequences, group_overrides=group.group_overrides, atropos=group.atropos)
     return Post(stored.SerializeToString(), None, count, total, sampled, oldest, 0)
+
+
+def _plainly_right(group: pb.Group, limits: Limits) -> bool:
+    """Whether everything is right, as the usual group is; all sequences at once, because that is ten times faster.
+
+    False only means that someone has to look at each sequence.
+    """
+    for sequence in group.sequences:
+        length = len(sequence.loss_mask)
+        if not 0 < length <= (limits.max_token_length if limits.max_token_length > 0 else length):
+            return False
+        if len(sequence.tokens) != 4 * length or len(sequence.logprobs) not in (0, 4 * length):
+            return False
+        if sequence.ref_logprobs or sequence.advantages or sequence.overrides or not math.isfinite(sequence.score):
+            return False
+        if sequence.distill_k or sequence.distill_token_ids or sequence.distill_logprobs:
+            return False
+    masks = b"".join([sequence.loss_mask for sequence in group.sequences])
+    tokens = np.frombuffer(b"".join([sequence.tokens for sequence in group.sequences]), "<i4")
+    logprobs = np.frombuffer(b"".join([sequence.logprobs for sequence in group.sequences]), "<f4")
+    top = limits.vocabulary - 1 if limits.vocabulary > 0 else INT32_MAX
+    return (
+        masks.count(0) + masks.count(1) == len(masks)
+        and int(tokens.view("<u4").max()) <= top
+        and bool(np.isfinite(logprobs).all())
+    )
 
 
 class _Checker:

@@ -20,7 +20,7 @@ from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.routes import Routes
 from tinker_atropos.trajectories.service import OPTIONS, Service, TokenInterceptor
 from tinker_atropos.trajectories.store import Store
-from tinker_atropos.trajectories.store.embedded import EmbeddedStore
+from tinker_atropos.trajectories.store.embedded import JOURNAL_BYTES, SEGMENT_BYTES, EmbeddedStore
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +38,17 @@ class Options:
     token: str
     max_body: int
     max_held_bytes: int = 0
+    journal_bytes: int = JOURNAL_BYTES
 
 
-def open_store(store: str) -> Store:
+def open_store(store: str, journal_bytes: int) -> Store:
     """A URL of Redis, else a directory."""
     if store.startswith(("redis://", "rediss://", "unix://")):
         from tinker_atropos.trajectories.store.redis import RedisStore
 
-        return RedisStore(store, fold)
-    return EmbeddedStore(Path(store), fold)
+        return RedisStore(store, fold, journal_bytes=journal_bytes)
+    segment_bytes = journal_bytes * SEGMENT_BYTES // JOURNAL_BYTES
+    return EmbeddedStore(Path(store), fold, segment_bytes=segment_bytes, journal_bytes=journal_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     """Serve until `ending`; says when and where it is ready."""
     loop = asyncio.get_running_loop()
     started = time.monotonic()
-    store = open_store(options.store)
+    store = open_store(options.store, options.journal_bytes)
     metrics = Metrics()
     store.on_sync = metrics.synced
     exchange = await Exchange.open(store, metrics, max_held_bytes=options.max_held_bytes)

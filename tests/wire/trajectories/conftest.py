@@ -53,8 +53,15 @@ class Server:
     pb = pb
 
     def __init__(
-        self, folder: Path, token: str = "", store: str = "", max_body_mb: int = 256, max_queue_mb: int = 0
+        self,
+        folder: Path,
+        token: str = "",
+        store: str = "",
+        max_body_mb: int = 256,
+        max_queue_mb: int = 0,
+        compact_mb: float = 16.0,
     ) -> None:
+        self.compact_mb = compact_mb
         self.store = store or str(folder / "store")
         self.log = folder / "server.log"
         self.token = token
@@ -68,10 +75,15 @@ class Server:
         self._close()
         if not self.port:
             self.port, self.grpc_port = free_port(), free_port()
-        command = [
-            sys.executable, "-m", "tinker_atropos.cli.main", "trajectories", "--port", str(self.port),
-            "--grpc-port", str(self.grpc_port), "--store", self.store, "--max-body-mb", str(self.max_body_mb),
-        ]  # fmt: skip
+        options = {
+            "--port": self.port,
+            "--grpc-port": self.grpc_port,
+            "--store": self.store,
+            "--max-body-mb": self.max_body_mb,
+            "--compact-mb": self.compact_mb,
+        }
+        command = [sys.executable, "-m", "tinker_atropos.cli.main", "trajectories"]
+        command += [text for option, value in options.items() for text in (option, str(value))]
         environment = {**os.environ, "TINKER_ATROPOS_TRAJECTORIES_TOKEN": self.token}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log, env=environment)
