@@ -36,6 +36,7 @@ format: $(VENV)/.installed ## Format all code
 generate: $(VENV)/.installed ## Write generated files again (protocol code, the chart's CRD)
 	$(VENV)/bin/python scripts/generate_protocol.py
 	$(VENV)/bin/python scripts/generate_chart_crd.py
+	$(VENV)/bin/python scripts/generate_crd_reference.py
 
 lock: $(VENV)/.installed ## Pin dependencies again: constraints.txt and images/*/requirements.txt
 	$(VENV)/bin/python scripts/lock.py
