@@ -366,6 +366,22 @@ class EmbeddedStore:
                 self._lock.close()
 
 
+def look_into(directory: Path) -> Recovered:
+    """What a store holds, without taking it over or changing anything; a torn end is left out."""
+    snapshot, first = None, 0
+    for path in sorted(directory.glob("snapshot-*.json"), reverse=True)[:1]:
+        snapshot, first = _read_snapshot(path), int(path.stem.removeprefix("snapshot-"))
+    numbers = sorted(int(path.stem.removeprefix("segment-")) for path in directory.glob("segment-*.log"))
+    entries = [
+        record.entry
+        for number in numbers
+        if number >= first
+        for record in scan(directory / f"segment-{number:08}.log", number, payloads=False)
+        if record.entry
+    ]
+    return Recovered(snapshot, entries)
+
+
 def _write_all(fd: int, parts: Sequence[bytes]) -> None:
     total = sum(len(part) for part in parts)
     written = os.writev(fd, parts)
