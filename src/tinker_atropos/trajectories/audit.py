@@ -33,7 +33,7 @@ def balance(entries: Iterable[Mapping[str, Any]], stored: int) -> Balance:
     states, environments, reasons = Counter[str](), Counter[tuple[str, str]](), Counter[str]()
     faults: list[str] = []
     seen: set[int] = set()
-    batches: dict[int, set[tuple[int, int]]] = {}
+    batches: dict[tuple[int, int], set[int]] = {}
     for entry in entries:
         number, state = entry["id"], entry["state"]
         if number in seen:
@@ -44,14 +44,14 @@ def balance(entries: Iterable[Mapping[str, Any]], stored: int) -> Balance:
         if state == "dropped" and not entry["reason"]:
             faults.append(f"group {number} was dropped without a reason")
         if state in ("trained", "covered"):
-            batches.setdefault(entry["step"], set()).add((entry["epoch"], entry["batch"]))
+            batches.setdefault((entry["epoch"], entry["step"]), set()).add(entry["batch"])
         states[state] += 1
         environments[entry["environment"], state] += 1
         if entry["reason"]:
             reasons[entry["reason"]] += 1
-    for step, made in sorted(batches.items()):
+    for (epoch, step), made in sorted(batches.items()):
         if len(made) > 1:
-            faults.append(f"step {step} was trained from several batches: {sorted(made)}")
+            faults.append(f"step {step} of epoch {epoch} was trained from several batches: {sorted(made)}")
     if len(seen) != stored:
         faults.append(f"{stored} groups were acknowledged and {len(seen)} are in the ledger")
     return Balance(states, environments, reasons, len(batches), faults)
@@ -68,6 +68,7 @@ def command(run: str, token: str | None) -> None:
       tinker-atropos audit http://127.0.0.1:8000      a run that is going on
       tinker-atropos audit ./run-store                what a run left behind
     """
+    entries: Iterable[Mapping[str, Any]]
     if run.startswith(("http://", "https://")):
         entries, stored = _of_server(run.rstrip("/"), token)
     else:

@@ -36,7 +36,7 @@ def test_a_balanced_ledger() -> None:
         ([entry(1), entry(1)], 1, "group 1 is listed twice"),
         ([entry(1, "lost")], 1, "group 1 is in no known state: 'lost'"),
         ([entry(1, "dropped")], 1, "group 1 was dropped without a reason"),
-        ([entry(1, step=4), entry(2, step=4)], 2, "step 4 was trained from several batches: [(1, 1), (1, 2)]"),
+        ([entry(1, step=4), entry(2, step=4)], 2, "step 4 of epoch 1 was trained from several batches: [1, 2]"),
     ],
 )
 def test_what_is_wrong_is_said(entries: list[dict[str, Any]], stored: int, fault: str) -> None:
