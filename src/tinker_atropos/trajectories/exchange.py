@@ -106,7 +106,7 @@ class Exchange:
         self._delivering: set[int] = set()
         """Batches whose answer to a plain trainer is not known to have arrived."""
         self._settling: set[asyncio.Future[None]] = set()
-        self._latest = 0
+        self._latest = self._next_group - 1
         self._pacing = Pacing()
         self._capacity: dict[int, asyncio.Queue[str]] = {}
         self._last_stream = 0

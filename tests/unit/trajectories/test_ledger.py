@@ -438,6 +438,7 @@ class TestShares:
     asked = (Share("a", 1.0), Share("b", 1.0, 0.5))
 
     def test_a_minimum_share_is_waited_for_and_then_waived(self) -> None:
+        """AP-13: an environment that never sends does not stop the run."""
         run, epoch = started(0, shares=self.asked)
         run.post(4, env="a")
         assert run.lease(epoch, 1) is None

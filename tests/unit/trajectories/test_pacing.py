@@ -1,4 +1,4 @@
-"""Rollouts start only when they can be trained in time; slow tasks are trained as often as they are sampled."""
+"""Rollouts start only when they can be trained in time; slow tasks are trained as often as sampled (AP-5, AP-31)."""
 
 from __future__ import annotations
 

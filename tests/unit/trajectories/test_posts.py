@@ -1,4 +1,4 @@
-"""What a post may hold: each fault is refused with the field and the place; what is right survives unchanged."""
+"""What a post may hold: each fault is refused with field and place; what is right survives unchanged (AP-14)."""
 
 # ruff: noqa: E501 - a case is a line
 

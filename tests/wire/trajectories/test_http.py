@@ -174,7 +174,7 @@ class TestRegistration:
 class TestStatusOfAnEnvironment:
     @pytest.mark.parametrize("body", [{"env_id": 99}, {"env_id": -1}, {}, None])
     def test_is_always_answered(self, server: Any, body: Any) -> None:
-        """AP-9: three failures in a row end an unmodified environment."""
+        """AP-9, AP-20: a GET with a body; three failures in a row end an unmodified environment."""
         if body == {}:
             status, answer = server.call("GET", "/status-env", {"env_id": 0, "more": 1})
         else:
@@ -398,6 +398,30 @@ class TestBatches:
         server.post("/scored_data", server.group(2))
         assert server.numbers(server.get("/batch")) == [2]
 
+    def test_a_client_that_does_not_read_blocks_nobody(self, server: Any) -> None:
+        """AP-21."""
+        server.register(batch_size=64, max_token_len=20_000)
+        server.post("/scored_data_list", [server.group(number, length=20_000) for number in range(16)])
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            slow.sendall(b"GET /batch HTTP/1.1\r\nHost: x\r\n\r\n")
+            wait_until(lambda: server.get("/status")["ledger"]["leased"] == 16)
+            for number in range(16, 20):
+                server.post("/scored_data", server.group(number))
+            assert server.get("/status")["ledger"]["queued"] == 4
+            received = b""
+            while not received.endswith(b"0\r\n\r\n"):
+                received += slow.recv(1 << 20)
+        assert received.count(b'"tokens"') == 16
+
+    def test_sizes_that_cannot_sum_are_named(self, server: Any) -> None:
+        """AP-12: 6 into 16."""
+        server.register(batch_size=16)
+        for number in range(4):
+            server.post("/scored_data", server.group(number, sequences=6))
+        assert server.get("/batch") == {"batch": None}
+        expected = "no choice of the queued groups sums to 16 sequences exactly (groups by size: 4 of 6)"
+        assert server.get("/status")["waiting_for"] == expected
+
     def test_a_run_that_leases_over_grpc_is_not_for_plain_trainers(self, server: Any) -> None:
         server.take_over()
         assert server.call("GET", "/batch")[0] == 409
@@ -409,6 +433,35 @@ class TestBatches:
         for number in range(8):
             server.post("/scored_data", server.group(number, sequences=3 if number % 2 else 4))
         assert [len(item["tokens"]) for item in server.get("/batch")["batch"]] == [4, 3, 3, 3, 3]
+
+
+def test_a_crash_loses_nothing(process_server: Any) -> None:
+    """AP-1: queue, batches that are out, registrations, step and settings."""
+    server = process_server
+    server.register(batch_size=16, starting_step=3)
+    server.get("/batch")
+    server.register_env("a")
+    server.register_env("b", group_size=8)
+    server.post("/scored_data_list", [server.group(number) for number in range(10)])
+    server.get("/batch")
+    server.get("/batch")
+    time.sleep(0.3)  # the server hears that the answer arrived
+    before = {path: server.get(path) for path in ("/info", "/wandb_info", "/ledger", "/latest_example")}
+    status = server.get("/status")
+    server.restart()
+    assert {path: server.get(path) for path in before} == before
+    after = server.get("/status")
+    assert [after[key] for key in ("current_step", "ledger", "epoch")] == [
+        status[key] for key in ("current_step", "ledger", "epoch")
+    ]
+    assert server.get("/status-env", {"env_id": 1})["max_group_size"] == 8
+
+
+def test_no_other_origin_is_let_in(server: Any) -> None:
+    """AP-23."""
+    server.call("GET", "/status", headers={"Origin": "http://elsewhere"})
+    assert not [name for name in server.answer_headers if name.lower().startswith("access-control")]
+    assert server.call("OPTIONS", "/scored_data", headers={"Origin": "http://elsewhere"})[0] == 405
 
 
 class TestToken:
