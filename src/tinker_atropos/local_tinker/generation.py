@@ -144,8 +144,8 @@ class _Batch:
         self._policy = policy
         self._plan = plan
         self._requests = requests
-        self._shape = (plan.prompt_length, plan.row_slots, policy.padded_rank)
-        self._left = set(range(len(plan.rows)))
+        self._slots = list(range(len(plan.rows)))
+        self._left = set(self._slots)
         self._looked_at = [0] * len(plan.rows)
         self._ends: dict[int, int] = {}
         self._watched = any(requests[index].stop_strings for index, _, _ in plan.rows)
@@ -156,6 +156,10 @@ class _Batch:
     @property
     def finished(self) -> bool:
         return not self._left
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return self._plan.prompt_length, len(self._rows["max_tokens"]), self._policy.padded_rank
 
     def _prefill(self) -> None:
         plan, programs = self._plan, self._programs
@@ -171,8 +175,7 @@ class _Batch:
         with programs.timed("prefill", plan.prompt_slots, *self._shape):
             hidden, keys, values = sampling.prefill(*weights, prompts, lengths, prompt_of_row)
         self._prompt_kv = (keys, values)
-        most = self._rows["max_tokens"]
-        self._state = sampling.start_state(programs.config, plan.row_slots, self._capacity, hidden, most)
+        self._state = sampling.start_state(programs.config, self._capacity, hidden, self._rows["max_tokens"])
 
     def _row_settings(self, lengths: Ints) -> dict[str, NDArray[Any]]:
         slots = self._plan.row_slots
@@ -201,8 +204,7 @@ class _Batch:
     def advance(self) -> list[tuple[int, int, SampledRow]]:
         """Another stretch; rows that it ended, as (request, sample, row)."""
         if self._until == self._capacity:
-            self._capacity = self._programs.buckets.tokens_to_generate(self._capacity + 1)
-            self._state = sampling.grow(self._state, self._capacity)
+            self._grow()
         small_steps = self._watched or self._capacity > _LONG
         self._until = min(self._until + _STRETCH, self._capacity) if small_steps else self._capacity
         programs = self._programs
@@ -214,24 +216,40 @@ class _Batch:
         self._state["done"] = done
         return ended
 
+    def _grow(self) -> None:
+        """Room for more tokens. Where room is what costs, rows that have ended make way."""
+        self._capacity = self._programs.buckets.tokens_to_generate(self._capacity + 1)
+        slots = len(self._rows["max_tokens"])
+        fewer = next((rows for rows in self._programs.buckets.rows if rows >= len(self._left)), slots)
+        if self._capacity > _LONG and fewer < slots:
+            kept = [slot for slot, row in enumerate(self._slots) if row in self._left]
+            self._slots = [self._slots[slot] for slot in kept]
+            chosen = np.array(kept + [kept[0]] * (fewer - len(kept)))
+            self._rows = {name: values[chosen] for name, values in self._rows.items()}
+            self._prompt_kv = sampling.choose_rows(self._prompt_kv, chosen, axis=1)
+            self._state = sampling.choose_state(self._state, chosen, real=len(kept))
+        self._state = sampling.grow(self._state, self._capacity)
+
     def _collect(self, done: NDArray[np.bool_]) -> list[tuple[int, int, SampledRow]]:
         """Take out the rows that ended; `done` also gets those that end for a reason only the host can see."""
         tokens, logprobs = np.asarray(self._state["tokens"]), np.asarray(self._state["logprobs"])
         count, stopped = np.asarray(self._state["count"]), np.asarray(self._state["stopped"])
         ended = []
-        for row in sorted(self._left):
+        for slot, row in enumerate(self._slots):
+            if row not in self._left:
+                continue
             index, sample, _ = self._plan.rows[row]
             request = self._requests[index]
-            ids = tokens[row, : count[row]].tolist()
+            ids = tokens[slot, : count[slot]].tolist()
             end = self._stop_end(request.stop_strings, ids, self._looked_at[row])
             self._looked_at[row] = len(ids)
-            if not (done[row] or end is not None or request.cancelled()):
+            if not (done[slot] or end is not None or request.cancelled()):
                 continue
-            done[row] = True
+            done[slot] = True
             self._left.discard(row)
             kept = len(ids) if end is None else end
-            stop = bool(stopped[row]) or end is not None
-            ended.append((index, sample, SampledRow(ids[:kept], logprobs[row, :kept].tolist(), stop)))
+            stop = bool(stopped[slot]) or end is not None
+            ended.append((index, sample, SampledRow(ids[:kept], logprobs[slot, :kept].tolist(), stop)))
         return ended
 
     def _stop_end(self, strings: tuple[str, ...], ids: list[int], looked_at: int) -> int | None:

@@ -90,10 +90,9 @@ def choose(scores: jax.Array, rows: State, step: jax.Array) -> jax.Array:
     return jnp.where(rows["temperature"] <= 0, scores.argmax(-1), drawn).astype(jnp.int32)
 
 
-def start_state(
-    config: ModelConfig, rows: int, capacity: int, hidden: jax.Array, max_tokens: NDArray[np.int32]
-) -> State:
+def start_state(config: ModelConfig, capacity: int, hidden: jax.Array, max_tokens: NDArray[np.int32]) -> State:
     """State before the first token. Rows without tokens to generate (padding) are done at once."""
+    rows = len(max_tokens)
     cache = (config.layers, rows, config.kv_heads, capacity, config.head_dim)
     return {
         "step": np.int32(0),
@@ -106,6 +105,22 @@ def start_state(
         "done": max_tokens <= 0,
         "stopped": np.zeros(rows, bool),
     }
+
+
+def choose_rows(arrays: tuple[jax.Array, jax.Array], chosen: NDArray[Any], axis: int) -> tuple[Any, Any]:
+    """The chosen rows of keys and values, on the host: no program is compiled for it."""
+    keys, values = (np.ascontiguousarray(np.take(np.asarray(array), chosen, axis=axis)) for array in arrays)
+    return keys, values
+
+
+def choose_state(state: State, chosen: NDArray[Any], real: int) -> State:
+    """The chosen rows of a state; those beyond the first `real` are padding and done."""
+    keys, values = choose_rows((state["keys"], state["values"]), chosen, axis=1)
+    others = {
+        name: np.asarray(array)[chosen] for name, array in state.items() if name not in ("step", "keys", "values")
+    }
+    others["done"] = others["done"] | (np.arange(len(chosen)) >= real)
+    return {**others, "step": state["step"], "keys": keys, "values": values}
 
 
 def grow(state: State, capacity: int) -> State:

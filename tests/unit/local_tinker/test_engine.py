@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tinker_atropos.local_tinker import generation
 from tinker_atropos.local_tinker.engine import Engine, Example, TrainingModel
 from tinker_atropos.local_tinker.errors import UserError
 from tinker_atropos.local_tinker.generation import SampleRequest
@@ -255,6 +256,20 @@ def test_cancelled_request_stops_early(engine: Engine) -> None:
     (result,) = engine.sample(engine.base_policy, [ask])
     assert looked
     assert len(result.sequences[0].tokens) == 16, "it ends at the first look"
+
+
+def test_rows_that_end_make_way_for_long_ones(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long row goes on alone in a smaller program and comes out the same as if the others had never been there."""
+    monkeypatch.setattr(generation, "_LONG", 16)
+    long = request([3, 7, 1], max_tokens=60, seed=9)
+    short = [request([3, 7, n], samples=3, max_tokens=n, seed=n) for n in range(1, 20)]
+    together = engine.sample(engine.base_policy, [*short[:10], long, *short[10:]])
+    (alone,) = engine.sample(engine.base_policy, [long])
+    assert together[10].sequences[0].tokens == alone.sequences[0].tokens
+    assert len(alone.sequences[0].tokens) == 60
+    np.testing.assert_allclose(together[10].sequences[0].logprobs, alone.sequences[0].logprobs, atol=2e-5)
+    lengths = [len(row.tokens) for result in (*together[:10], *together[11:]) for row in result.sequences]
+    assert lengths == [n for n in range(1, 20) for _ in range(3)]
 
 
 def test_more_samples_than_the_largest_shape(engine: Engine) -> None:
