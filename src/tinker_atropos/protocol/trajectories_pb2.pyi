@@ -384,3 +384,37 @@ class PostResponse(_message.Message):
     duplicate: bool
     retry: bool
     def __init__(self, number: _Optional[int] = ..., error: _Optional[str] = ..., duplicate: _Optional[bool] = ..., retry: _Optional[bool] = ...) -> None: ...
+
+class StoredGroup(_message.Message):
+    __slots__ = ("lengths", "tokens", "loss_mask", "scores", "logprobs", "masks", "ref_logprobs", "advantages", "advantage_lengths", "overrides", "group_overrides", "atropos", "distill_k", "distill_token_ids", "distill_logprobs")
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
+    REF_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ADVANTAGES_FIELD_NUMBER: _ClassVar[int]
+    ADVANTAGE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    ATROPOS_FIELD_NUMBER: _ClassVar[int]
+    DISTILL_K_FIELD_NUMBER: _ClassVar[int]
+    DISTILL_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    DISTILL_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    lengths: bytes
+    tokens: bytes
+    loss_mask: bytes
+    scores: bytes
+    logprobs: bytes
+    masks: bytes
+    ref_logprobs: bytes
+    advantages: bytes
+    advantage_lengths: bytes
+    overrides: _containers.RepeatedScalarFieldContainer[str]
+    group_overrides: str
+    atropos: str
+    distill_k: bytes
+    distill_token_ids: bytes
+    distill_logprobs: bytes
+    def __init__(self, lengths: _Optional[bytes] = ..., tokens: _Optional[bytes] = ..., loss_mask: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., masks: _Optional[bytes] = ..., ref_logprobs: _Optional[bytes] = ..., advantages: _Optional[bytes] = ..., advantage_lengths: _Optional[bytes] = ..., overrides: _Optional[_Iterable[str]] = ..., group_overrides: _Optional[str] = ..., atropos: _Optional[str] = ..., distill_k: _Optional[bytes] = ..., distill_token_ids: _Optional[bytes] = ..., distill_logprobs: _Optional[bytes] = ...) -> None: ...

@@ -2,75 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.ledger import Group
 from tinker_atropos.trajectories.posts import MASKED
 
+Array = npt.NDArray[Any]
+
 
 def to_message(group: Group, payload: bytes, staleness: int) -> pb.Group:
     """For a lease: logprobs count only where the policy sampled, so they are zero elsewhere."""
-    message = pb.Group.FromString(payload)
-    message.id = group.number
-    message.environment, message.instance, message.staleness = group.environment, group.instance, staleness
-    message.atropos = ""
+    stored = pb.StoredGroup.FromString(payload)
+    message = pb.Group(
+        id=group.number,
+        environment=group.environment,
+        instance=group.instance,
+        staleness=staleness,
+        group_overrides=stored.group_overrides,
+    )
     if group.oldest is not None:
         message.oldest.epoch, message.oldest.step = group.oldest
-    for sequence in message.sequences:
-        if sequence.logprobs:
-            sampled = np.frombuffer(sequence.loss_mask, np.uint8)
-            values = np.frombuffer(sequence.logprobs, np.float32)
-            sequence.logprobs = np.where(sampled, values, np.float32(0)).tobytes()
-        sequence.masks = b""
+    lengths = _lengths(stored)
+    scores = np.frombuffer(stored.scores, "<f8").tolist()
+    tokens, loss_mask, reference = stored.tokens, stored.loss_mask, stored.ref_logprobs
+    logprobs = stored.logprobs
+    if logprobs:
+        sampled = np.frombuffer(loss_mask, np.uint8)
+        logprobs = np.where(sampled, np.frombuffer(logprobs, "<f4"), np.float32(0)).tobytes()
+    for score, (start, end) in zip(scores, _spans(lengths), strict=True):
+        sequence = message.sequences.add(
+            tokens=tokens[4 * start : 4 * end], loss_mask=loss_mask[start:end], score=score
+        )
+        if logprobs:
+            sequence.logprobs = logprobs[4 * start : 4 * end]
+        if reference:
+            sequence.ref_logprobs = reference[4 * start : 4 * end]
+    _add_rare(message, stored, lengths)
     return message
+
+
+def _add_rare(message: pb.Group, stored: pb.StoredGroup, lengths: list[int]) -> None:
+    """What most groups do not have."""
+    if stored.advantages:
+        spans = _spans(np.frombuffer(stored.advantage_lengths, "<u4").tolist())
+        for sequence, (start, end) in zip(message.sequences, spans, strict=True):
+            sequence.advantages = stored.advantages[4 * start : 4 * end]
+    if stored.overrides:
+        for sequence, overrides in zip(message.sequences, stored.overrides, strict=True):
+            sequence.overrides = overrides
+    if stored.distill_k:
+        ks = np.frombuffer(stored.distill_k, "<i4").tolist()
+        spans = _spans([k * length for k, length in zip(ks, lengths, strict=True)])
+        for sequence, k, (start, end) in zip(message.sequences, ks, spans, strict=True):
+            sequence.distill_k = k
+            sequence.distill_token_ids = stored.distill_token_ids[4 * start : 4 * end]
+            sequence.distill_logprobs = stored.distill_logprobs[4 * start : 4 * end]
 
 
 def to_json(payload: bytes) -> bytes:
     """Atropos' fourteen keys, nulls included."""
-    message = pb.Group.FromString(payload)
-    sequences = message.sequences
-    extras: dict[str, Any] = orjson.loads(message.atropos) if message.atropos else {}
-    tokens = [np.frombuffer(sequence.tokens, np.int32) for sequence in sequences]
-    masks = []
-    for sequence, ids in zip(sequences, tokens, strict=True):
-        if sequence.masks:
-            masks.append(np.frombuffer(sequence.masks, np.int32))
-        else:
-            masks.append(np.where(np.frombuffer(sequence.loss_mask, np.uint8), ids, np.int32(MASKED)))
+    stored = pb.StoredGroup.FromString(payload)
+    extras: dict[str, Any] = orjson.loads(stored.atropos) if stored.atropos else {}
+    lengths = _lengths(stored)
+    tokens = np.frombuffer(stored.tokens, "<i4")
+    if stored.masks:
+        masks: Array = np.frombuffer(stored.masks, "<i4")
+    else:
+        masks = np.where(np.frombuffer(stored.loss_mask, np.uint8), tokens, np.int32(MASKED))
+    ks = np.frombuffer(stored.distill_k, "<i4").tolist()
     return orjson.dumps(
         {
-            "tokens": tokens,
-            "masks": masks,
-            "scores": [sequence.score for sequence in sequences],
-            "advantages": _floats([sequence.advantages for sequence in sequences]),
-            "ref_logprobs": _floats([sequence.ref_logprobs for sequence in sequences]),
+            "tokens": _split(tokens, lengths),
+            "masks": _split(masks, lengths),
+            "scores": np.frombuffer(stored.scores, "<f8"),
+            "advantages": _floats(stored.advantages, np.frombuffer(stored.advantage_lengths, "<u4").tolist()),
+            "ref_logprobs": _floats(stored.ref_logprobs, lengths),
             "messages": extras.get("messages"),
             "generation_params": extras.get("generation_params"),
-            "inference_logprobs": _floats([sequence.logprobs for sequence in sequences]),
-            "overrides": _objects([sequence.overrides for sequence in sequences]),
-            "group_overrides": orjson.loads(message.group_overrides) if message.group_overrides else None,
+            "inference_logprobs": _floats(stored.logprobs, lengths),
+            "overrides": [orjson.loads(text) if text else None for text in stored.overrides] or None,
+            "group_overrides": orjson.loads(stored.group_overrides) if stored.group_overrides else None,
             "images": extras.get("images"),
             "env_id": extras.get("env_id"),
-            "distill_token_ids": _candidates(sequences, "distill_token_ids", np.int32),
-            "distill_logprobs": _candidates(sequences, "distill_logprobs", np.float32),
+            "distill_token_ids": _candidates(np.frombuffer(stored.distill_token_ids, "<i4"), ks, lengths),
+            "distill_logprobs": _candidates(np.frombuffer(stored.distill_logprobs, "<f4"), ks, lengths),
         },
         option=orjson.OPT_SERIALIZE_NUMPY,
     )
 
 
-def _floats(rows: list[bytes]) -> Any:
-    return [np.frombuffer(row, np.float32) for row in rows] if any(rows) else None
+def _lengths(stored: pb.StoredGroup) -> list[int]:
+    lengths: list[int] = np.frombuffer(stored.lengths, "<u4").tolist()
+    return lengths
 
 
-def _objects(rows: list[str]) -> Any:
-    return [orjson.loads(row) if row else None for row in rows] if any(rows) else None
+def _spans(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Start and end of each row in the flat array."""
+    return list(pairwise([0, *accumulate(lengths)]))
 
 
-def _candidates(sequences: Any, field: str, kind: type) -> Any:
-    if not any(sequence.distill_k for sequence in sequences):
+def _split(flat: Array, lengths: Sequence[int]) -> list[Array]:
+    return [flat[start:end] for start, end in _spans(lengths)]
+
+
+def _floats(data: bytes, lengths: Sequence[int]) -> list[Array] | None:
+    return _split(np.frombuffer(data, "<f4"), lengths) if data else None
+
+
+def _candidates(flat: Array, ks: Sequence[int], lengths: Sequence[int]) -> list[Array] | None:
+    if not ks:
         return None
-    return [np.frombuffer(getattr(sequence, field), kind).reshape(-1, sequence.distill_k) for sequence in sequences]
+    rows = _split(flat, [k * length for k, length in zip(ks, lengths, strict=True)])
+    return [row.reshape(-1, k) for row, k in zip(rows, ks, strict=True)]

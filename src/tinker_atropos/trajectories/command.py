@@ -28,6 +28,7 @@ import click
     required=True,
     help="Directory that holds the run's groups and ledger (made when it is not there), or redis://HOST:PORT/DB?run=NAME.",
 )
+@click.option("--store-password", help="Password of a Redis store; better given as TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD.")
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
@@ -63,6 +64,7 @@ def command(
     port: int,
     grpc_port: int,
     store: str,
+    store_password: str | None,
     token_file: Path | None,
     token: str | None,
     max_body_mb: int,

@@ -55,7 +55,7 @@ class Post:
     """A valid group, ready to be stored."""
 
     payload: bytes
-    """pb.Group with sequences, group_overrides and atropos set."""
+    """pb.StoredGroup."""
     env_id: int | None
     sequences: int
     tokens: int
@@ -139,10 +139,10 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
         raise InvalidPostError(("masks",), "missing")
     _check_lengths("masks", mask_lengths, lengths)
     loss = masks != MASKED
-    odd_masks = None
-    if not np.array_equal(masks, np.where(loss, tokens, MASKED)):
+    odd_masks = b""
+    if ((masks != tokens) & loss).any():
         _check_range("masks", masks, lengths, -(2**31), INT32_MAX)
-        odd_masks = masks.astype(np.int32)
+        odd_masks = masks.astype(np.int32).tobytes()
 
     scores = reader.numbers("scores")
     if len(scores) != count:
@@ -150,49 +150,47 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
 
     logprobs = reader.floats("inference_logprobs", lengths)
     reference = reader.floats("ref_logprobs", lengths)
+    loss_mask = loss.view(np.uint8)
+    group = pb.StoredGroup(
+        lengths=np.array(lengths, "<u4").tobytes(),
+        tokens=ids.tobytes(),
+        loss_mask=loss_mask.tobytes(),
+        scores=np.array(scores, "<f8").tobytes(),
+        logprobs=b"" if logprobs is None else logprobs.tobytes(),
+        masks=odd_masks,
+        ref_logprobs=b"" if reference is None else reference.tobytes(),
+        overrides=reader.overrides(count),
+        group_overrides=reader.text("group_overrides"),
+        atropos=reader.extras(env_id),
+    )
     advantages, advantage_lengths = reader.rows("advantages", "d")
     if advantages is not None:
         _check_lengths("advantages", advantage_lengths, lengths, scalar=True)
-        advantages = reader.finite("advantages", advantages, advantage_lengths)
-    overrides = reader.overrides(count)
+        group.advantages = reader.finite("advantages", advantages, advantage_lengths).tobytes()
+        group.advantage_lengths = np.array(advantage_lengths, "<u4").tobytes()
     distill = reader.distillation(lengths)
+    if distill is not None:
+        group.distill_k = np.array([k for k, _, _ in distill], "<i4").tobytes()
+        group.distill_token_ids = b"".join([candidates for _, candidates, _ in distill])
+        group.distill_logprobs = b"".join([values for _, _, values in distill])
 
-    group = pb.Group(group_overrides=reader.text("group_overrides"), atropos=reader.extras(env_id))
-    loss_bytes = loss.view(np.uint8)
     found: list[Version | None] = []
-    start = advantage_start = 0
-    for index, length in enumerate(lengths):
-        end = start + length
-        sequence = group.sequences.add(
-            tokens=ids[start:end].tobytes(), loss_mask=loss_bytes[start:end].tobytes(), score=scores[index]
-        )
-        if logprobs is not None:
-            sequence.logprobs = logprobs[start:end].tobytes()
-            if find is not None:
-                found += find(ids[start:end], loss_bytes[start:end], logprobs[start:end])
-        if odd_masks is not None:
-            sequence.masks = odd_masks[start:end].tobytes()
-        if reference is not None:
-            sequence.ref_logprobs = reference[start:end].tobytes()
-        if advantages is not None:
-            advantage_end = advantage_start + advantage_lengths[index]
-            sequence.advantages = advantages[advantage_start:advantage_end].tobytes()
-            advantage_start = advantage_end
-        if overrides is not None:
-            sequence.overrides = overrides[index]
-        if distill is not None:
-            sequence.distill_k, sequence.distill_token_ids, sequence.distill_logprobs = distill[index]
-        start = end
+    if logprobs is not None and find is not None:
+        start = 0
+        for length in lengths:
+            end = start + length
+            found += find(ids[start:end], loss_mask[start:end], logprobs[start:end])
+            start = end
     known = [version for version in found if version is not None]
     return Post(
         payload=group.SerializeToString(),
         env_id=env_id,
         sequences=count,
-        tokens=start,
+        tokens=len(ids),
         sampled=int(np.count_nonzero(loss)),
         oldest=min(known) if known else None,
         unknown=len(found) - len(known),
-        prompt=prompt_digest(ids[: lengths[0]], loss_bytes[: lengths[0]]),
+        prompt=prompt_digest(ids[: lengths[0]], loss_mask[: lengths[0]]),
     )
 
 
@@ -276,10 +274,10 @@ class _Reader:
             raise InvalidPostError((field,), f"must be an object, not {_kind(value)}")
         return _text(value)
 
-    def overrides(self, count: int) -> list[str] | None:
+    def overrides(self, count: int) -> list[str]:
         value = self._get("overrides")
         if value is None or (isinstance(value, simdjson.Array) and not len(value)):
-            return None
+            return []
         if not isinstance(value, simdjson.Array):
             raise InvalidPostError(("overrides",), f"must be a list of objects, not {_kind(value)}")
         if len(value) != count:

@@ -12,6 +12,8 @@ import pytest
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories import batches
+from tinker_atropos.trajectories.ledger import Group
+from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.post_messages import read_message
 from tinker_atropos.trajectories.posts import InvalidPostError, Limits, Post, parse, read_post
 
@@ -152,12 +154,24 @@ def test_numbers_of_a_post() -> None:
     assert (post.sequences, post.tokens, post.sampled, post.env_id) == (2, 5, 3, 0)
 
 
-def test_arrays_are_compact_and_logprobs_are_single_precision() -> None:
-    (first, _) = pb.Group.FromString(read(GOOD).payload).sequences
+def leased(payload: bytes) -> pb.Group:
+    group = Group(7, "e", "e-0", 2, 5, 3, Version(1, 2), 0.0)
+    return batches.to_message(group, payload, 4)
+
+
+def test_a_leased_group_has_compact_arrays_and_single_precision_logprobs() -> None:
+    message = leased(read({**GOOD, "overrides": [{"x": 1}, {}], "advantages": [[0.5], [0.0, 1.0]]}).payload)
+    assert (message.id, message.environment, message.instance, message.staleness) == (7, "e", "e-0", 4)
+    assert (message.oldest.epoch, message.oldest.step) == (1, 2)
+    (first, second) = message.sequences
     assert np.frombuffer(first.tokens, np.int32).tolist() == [1, 2, 3]
+    assert np.frombuffer(second.tokens, np.int32).tolist() == [4, 5]
     assert np.frombuffer(first.loss_mask, np.uint8).tolist() == [0, 1, 1]
-    assert np.frombuffer(first.logprobs, np.float32).tolist() == [1.0, -0.5, -0.25]
-    assert first.masks == b""
+    assert np.frombuffer(first.logprobs, np.float32).tolist() == [0.0, -0.5, -0.25]
+    assert np.frombuffer(second.logprobs, np.float32).tolist() == [0.0, -2.0]
+    assert (first.score, first.overrides, second.overrides) == (1.0, '{"x":1}', "{}")
+    assert np.frombuffer(first.advantages, np.float32).tolist() == [0.5]
+    assert np.frombuffer(second.advantages, np.float32).tolist() == [0.0, 1.0]
 
 
 def message(**changes: Any) -> pb.Group:
@@ -203,11 +217,23 @@ def test_a_fault_of_a_message_is_named_with_its_place(change: dict[str, Any], te
 
 
 def test_a_message_is_stored_as_it_came() -> None:
-    group = message(advantages=np.array([0.5], "<f4").tobytes(), overrides='{"x":1}')
+    group = message(
+        advantages=np.array([0.5], "<f4").tobytes(),
+        overrides='{"x":1}',
+        distill_k=1,
+        distill_token_ids=np.array([7, 8, 9], "<i4").tobytes(),
+        distill_logprobs=np.array([-1, -2, -3], "<f4").tobytes(),
+    )
     group.oldest.epoch, group.oldest.step = 2, 7
     post = read_message(group, Limits())
     assert (post.sequences, post.tokens, post.sampled, post.oldest) == (2, 5, 3, (2, 7))
-    assert list(pb.Group.FromString(post.payload).sequences) == list(group.sequences)
+    assert list(leased(post.payload).sequences) == list(group.sequences)
+
+
+def test_what_only_some_sequences_have_is_refused() -> None:
+    with pytest.raises(InvalidPostError) as caught:
+        read_message(message(logprobs=b""), Limits())
+    assert str(caught.value) == "sequences[0].logprobs: missing, and other sequences of the group have it"
 
 
 @pytest.mark.parametrize(
