@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tinker_atropos.protocol import ports
 from tinker_atropos.run import names
+from tinker_atropos.run.model import Store
 from tinker_atropos_operator.specs import endpoints, labels, pods
 from tinker_atropos_operator.specs.deployments import deployment
 from tinker_atropos_operator.specs.run_objects import Child, Object, RunContext
@@ -26,9 +27,10 @@ def api_server(context: RunContext) -> Child:
             "--host=0.0.0.0",
             f"--port={ports.TRAJECTORIES_HTTP}",
             f"--grpc-port={ports.TRAJECTORIES_GRPC}",
-            f"--store={STORE_DIR}/store",
+            f"--store={_store(context)}",
             f"--token-file={pods.TOKEN_FILE}",
         ],
+        env=_store_password(spec.api_server.store),
         mounts=[{"name": "store", "mountPath": STORE_DIR, "subPath": "trajectories"}, pods.TOKEN_MOUNT],
         ports={"trajectories": ports.TRAJECTORIES_HTTP, "grpc": ports.TRAJECTORIES_GRPC},
         requests={"cpu": "50m", "memory": "128Mi"},
@@ -65,6 +67,19 @@ def api_server(context: RunContext) -> Child:
         pod,
         inputs=[context.source.get("tinkerAPI"), context.source.get("apiServer"), tokenizer, spec.base_model],
     )
+
+
+def _store(context: RunContext) -> str:
+    """Where the trajectory server keeps the run: a folder, or a Redis server on which runs are told apart by uid."""
+    store = context.spec.api_server.store
+    return f"{STORE_DIR}/store" if store.url is None else f"{store.url}?run={context.uid}"
+
+
+def _store_password(store: Store) -> list[Object]:
+    if store.secret_ref is None:
+        return []
+    name = "TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD"
+    return [pods.from_secret(name, store.secret_ref.name, store.secret_ref.key)]
 
 
 def _probe(container: Object, port: int) -> None:

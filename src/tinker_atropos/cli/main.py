@@ -25,6 +25,11 @@ SUBCOMMANDS: Mapping[str, tuple[str, str, str]] = {
     "gateway": ("tinker_atropos.gateway.command", "gateway", "Serve OpenAI's and sglang's API on Tinker sampling."),
     "relay": ("tinker_atropos.relay.command", "relay", "Stand beside an environment: identity, tokenizer, patience."),
     "trainer": ("tinker_atropos.trainer.command", "trainer", "Train a run's model on the Tinker API."),
+    "audit": (
+        "tinker_atropos.trajectories.audit",
+        "trajectories",
+        "Balance a run's ledger: what became of each group.",
+    ),
     "local-tinker": ("tinker_atropos.local_tinker.command", "local-tinker", "Serve the Tinker API on this CPU."),
     "completion": ("tinker_atropos.cli.completion", "", "Print the shell completion script."),
 }

@@ -129,12 +129,22 @@ class Environment(_Kubernetes):
     """Overlay on the pod template (resources, nodeSelector, volumes …)."""
 
 
+class StoreSecretRef(SecretKeyRef):
+    """Key of a Secret that holds the password of a Redis server."""
+
+    key: Annotated[str, Field(min_length=1, max_length=253)] = "password"
+
+
 class Store(_Kubernetes):
     """Where the trajectory server keeps its groups."""
 
-    type: Literal["Embedded"] = "Embedded"
+    type: Literal["Embedded", "Redis"] = "Embedded"
     volume: dict[str, Any] = Field(default_factory=lambda: {"emptyDir": {}})
     """A Kubernetes volume source: emptyDir survives a killed container, persistentVolumeClaim the pod."""
+    url: Annotated[str, Field(pattern=r"^rediss?://[^@]+$")] | None = None
+    """Of the Redis server, without a password; only for type Redis."""
+    secret_ref: StoreSecretRef | None = None
+    """Password of the Redis server."""
 
 
 class APIServer(_Kubernetes):

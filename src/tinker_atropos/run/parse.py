@@ -22,6 +22,7 @@ from tinker_atropos.run.model import (
     RunSpec,
     SecretKeyRef,
     Store,
+    StoreSecretRef,
     TinkerAPI,
     TinkerConfig,
     Trainer,
@@ -93,6 +94,8 @@ def _unknown_keys(spec: Mapping[str, Any]) -> list[Problem]:
     found += _extra("tinkerAPI.keySecretRef", _mapping(api.get("keySecretRef")), SecretKeyRef)
     server = _mapping(spec.get("apiServer"))
     found += _extra("apiServer", server, APIServer) + _extra("apiServer.store", _mapping(server.get("store")), Store)
+    secret = _mapping(_mapping(server.get("store")).get("secretRef"))
+    found += _extra("apiServer.store.secretRef", secret, StoreSecretRef)
     found += _extra("checkpoints", _mapping(spec.get("checkpoints")), Checkpoints)
     found += _extra("trainer", _mapping(spec.get("trainer")), Trainer)
     found += _extra("deadlines", _mapping(spec.get("deadlines")), Deadlines)
@@ -169,6 +172,7 @@ def _rules(spec: RunSpec) -> list[Problem]:
                 "they are one setting; keep one",
             )
         )
+    found += _store_rules(spec.api_server.store)
     volume = set(spec.api_server.store.volume)
     if len(volume) != 1 or not volume <= {"emptyDir", "persistentVolumeClaim", "ephemeral", "hostPath"}:
         found.append(
@@ -201,6 +205,20 @@ def _rules(spec: RunSpec) -> list[Problem]:
                 )
             )
     return found
+
+
+def _store_rules(store: Store) -> list[Problem]:
+    field = "apiServer.store"
+    if store.type == "Redis" and store.url is None:
+        return [
+            Problem(
+                f"{field}.url", "is missing for type Redis", "give the server's address, such as redis://redis:6379/0"
+            )
+        ]
+    given = [name for name, value in (("url", store.url), ("secretRef", store.secret_ref)) if value is not None]
+    if store.type == "Embedded" and given:
+        return [Problem(f"{field}.{given[0]}", "is given for type Embedded", "use type: Redis, or leave it out")]
+    return []
 
 
 def _warnings(spec: Mapping[str, Any]) -> list[Problem]:

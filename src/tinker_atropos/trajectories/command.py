@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
+
 
 @click.command("trajectories")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, for HTTP and gRPC.")
@@ -18,7 +20,7 @@ import click
 )
 @click.option(
     "--grpc-port",
-    default=8010,
+    default=TRAJECTORIES_GRPC,
     show_default=True,
     type=click.IntRange(0, 65535),
     help="gRPC port for trainer and gateway; 0 = any free one.",
@@ -28,7 +30,9 @@ import click
     required=True,
     help="Directory that holds the run's groups and ledger (made when it is not there), or redis://HOST:PORT/DB?run=NAME.",
 )
-@click.option("--store-password", help="Password of a Redis store; better given as TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD.")
+@click.option(
+    "--store-password", help="Password of a Redis store; better given as TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD."
+)
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
@@ -76,7 +80,7 @@ def command(
 
     \b
     Example:
-      tinker-atropos trajectories --port 8000 --grpc-port 8010 --store ./run-store
+      tinker-atropos trajectories --port 8000 --grpc-port 8002 --store ./run-store
       curl http://127.0.0.1:8000/status
     """
     import gc
@@ -86,6 +90,7 @@ def command(
     from tinker_atropos.protocol import logs
     from tinker_atropos.trajectories.server import Options, serve_until_signal
     from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
+    from tinker_atropos.trajectories.store.address import with_password
 
     logs.configure("trajectories", log_level)
     if token_file is not None:
@@ -103,7 +108,7 @@ def command(
                     host,
                     port,
                     grpc_port,
-                    store,
+                    with_password(store, store_password),
                     token or "",
                     max_body_mb << 20,
                     max_queue_mb << 20,

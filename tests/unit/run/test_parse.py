@@ -95,6 +95,21 @@ REFUSED = {
         {"store": {"volume": {"emptyDir": {}, "persistentVolumeClaim": {"claimName": "x"}}}},
         "apiServer.store.volume: ['emptyDir', 'persistentVolumeClaim'] is not one volume source",
     ),
+    "Redis without an address": (
+        "apiServer",
+        {"store": {"type": "Redis"}},
+        "apiServer.store.url: is missing for type Redis",
+    ),
+    "an address for the embedded store": (
+        "apiServer",
+        {"store": {"url": "redis://r"}},
+        "apiServer.store.url: is given for type Embedded",
+    ),
+    "a password in the address": (
+        "apiServer",
+        {"store": {"type": "Redis", "url": "redis://:pw@r"}},
+        "apiServer.store.url: 'redis://:pw@r' is not valid",
+    ),
     "another group size in one environment": (
         "environments/0/config",
         {"group_size": 8},
@@ -156,6 +171,10 @@ ACCEPTED = {
         [{"model_name": "m", "base_url": "http://x/v1", "server_type": "sglang"}],
     ),
     "slurm switch of a pasted file": ("config/slurm", False),
+    "a Redis store": (
+        "apiServer",
+        {"store": {"type": "Redis", "url": "redis://redis:6379/0", "secretRef": {"name": "redis"}}},
+    ),
     "a claim as volume": ("apiServer", {"store": {"volume": {"persistentVolumeClaim": {"claimName": "x"}}}}),
 }
 
