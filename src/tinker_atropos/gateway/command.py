@@ -51,6 +51,12 @@ from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
     metavar="SECONDS",
     help="How long a request is held while the Tinker API fails, before it is answered with 503.",
 )
+@click.option(
+    "--pacing/--no-pacing",
+    default=True,
+    show_default=True,
+    help="Hold new rollouts of environments until the trajectory server expects to get them trained in time.",
+)
 def command(
     *,
     host: str,
@@ -61,11 +67,13 @@ def command(
     base_model: str,
     token_file: Path | None,
     patience: float,
+    pacing: bool,
 ) -> None:
     """Serve OpenAI's and sglang's API on Tinker sampling.
 
     Answers always come from the newest published policy; which one is recorded before the answer leaves. Requests wait
-    while there is no policy yet or a peer is away. The key comes from TINKER_API_KEY.
+    while there is no policy yet or a peer is away, and new rollouts of environments until they can be trained in time.
+    The key comes from TINKER_API_KEY.
 
     \b
     Example:
@@ -98,6 +106,7 @@ def command(
         base_model=base_model,
         token=_token(token_file),
         patience=patience,
+        pacing=pacing,
     )
     try:
         asyncio.run(run(settings))

@@ -1,4 +1,4 @@
-"""From prompts to recorded completions: waits for a policy, samples, cuts, records, and only then returns."""
+"""From prompts to recorded completions: waits its turn, samples, cuts, records, and only then returns."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 from tinker_atropos.gateway.errors import RequestError
 from tinker_atropos.gateway.generation import Completion, Generated, Sampled, Sampling, Version
 from tinker_atropos.gateway.metrics import Metrics
+from tinker_atropos.gateway.pacing import Caller, Pacing
 from tinker_atropos.gateway.policies import ActivePolicy, Policies
 from tinker_atropos.gateway.service import (
     RefusedError,
@@ -54,12 +55,14 @@ class Generator:
         policies: Policies,
         record: Record,
         metrics: Metrics,
+        pacing: Pacing,
         *,
         patience: float,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         """patience: seconds for which a request is held while the service fails."""
+        self._pacing = pacing
         self._policies = policies
         self._record = record
         self._metrics = metrics
@@ -70,18 +73,20 @@ class Generator:
         self.context_length: int | None = None
 
     async def generate(
-        self, prompts: Sequence[list[int]], samples: int, sampling: Sampling, *, instance: str, text: Text, field: str
+        self, prompts: Sequence[list[int]], samples: int, sampling: Sampling, *, caller: Caller, text: Text, field: str
     ) -> list[Generated]:
         """`samples` completions of each prompt, all recorded. field: where the prompt stood, for error messages."""
         limits = [self._room(prompt, sampling.max_tokens, field) for prompt in prompts]
         with self._metrics.running.track_inprogress():
-            results = await _together(
-                [
-                    self._one(prompt, samples, sampling, limit, text)
-                    for prompt, limit in zip(prompts, limits, strict=True)
-                ]
-            )
-            await self._record_all(results, instance)
+            async with self._pacing.turn(caller, prompts, samples, greedy=sampling.temperature == 0) as turn:
+                results = await _together(
+                    [
+                        self._one(prompt, samples, sampling, limit, text, newest=turn.fresh)
+                        for prompt, limit in zip(prompts, limits, strict=True)
+                    ]
+                )
+                await self._record_all(results, caller.instance)
+                turn.results = results
         self._metrics.prompt_tokens.inc(sum(len(result.prompt) for result in results))
         self._metrics.cached_tokens.inc(sum(result.cached_tokens for result in results))
         self._metrics.completion_tokens.inc(sum(len(c.tokens) for result in results for c in result.completions))
@@ -103,7 +108,14 @@ class Generator:
         return room if wanted is None else min(wanted, room)
 
     async def _one(
-        self, prompt: list[int], samples: int, sampling: Sampling, max_tokens: int | None, text: Text
+        self,
+        prompt: list[int],
+        samples: int,
+        sampling: Sampling,
+        max_tokens: int | None,
+        text: Text,
+        *,
+        newest: bool,
     ) -> Generated:
         asked = ServiceSampling(
             max_tokens=max_tokens,
@@ -115,7 +127,7 @@ class Generator:
             top_logprobs=sampling.top_logprobs,
         )
         with self._metrics.sampling_seconds.time():
-            active, answer = await self._sample(prompt, samples, asked)
+            active, answer = await self._sample(prompt, samples, asked, newest)
 
         def cut() -> list[Completion]:
             return [self._finish(sequence, sampling, text) for sequence in answer.sequences]
@@ -127,14 +139,14 @@ class Generator:
         return finish(sequence, sampling, eos_ids=text.eos_ids, special=text.special, decode=text.decode)
 
     async def _sample(
-        self, prompt: list[int], samples: int, asked: ServiceSampling
+        self, prompt: list[int], samples: int, asked: ServiceSampling, newest: bool
     ) -> tuple[ActivePolicy, ServiceAnswer]:
-        """Sample with the newest policy, and again while that may help."""
+        """Sample, and again while that may help. newest: wait for a newer policy that is on its way in."""
         began = self._clock()
         pause = _FIRST_DELAY
         while True:
             with self._held("policy"):
-                active = await self._policies.current()
+                active = await (self._policies.newest() if newest else self._policies.current())
             try:
                 answer = await active.sampler.sample(prompt, samples, asked)
                 if len(answer.sequences) != samples:

@@ -31,7 +31,7 @@ class Sampling:
     top_logprobs: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Version:
     """Of a policy: see docs of the trajectory protocol."""
 

@@ -39,6 +39,18 @@ class Metrics:
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900),
             registry=self.registry,
         )
+        self.rollouts = Counter(
+            f"{prefix}rollouts",
+            "Rollouts by what became of them: granted (new), continued (a later turn), abandoned (no answer).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.capacity_seconds = Histogram(
+            f"{prefix}capacity_wait_seconds",
+            "Time for which a new rollout was held until the trajectory server granted it.",
+            buckets=(0.01, 0.1, 1, 5, 15, 60, 300, 900, 3600),
+            registry=self.registry,
+        )
         self.policy_epoch = Gauge(f"{prefix}policy_epoch", "Epoch of the policy that answers.", registry=self.registry)
         self.policy_step = Gauge(f"{prefix}policy_step", "Step of the policy that answers.", registry=self.registry)
         self.policy_changes = Counter(f"{prefix}policy_changes", "Policies swapped in.", registry=self.registry)

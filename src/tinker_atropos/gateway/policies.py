@@ -53,6 +53,8 @@ class Policies:
         self._active: ActivePolicy | None = None
         self._wanted_changed = asyncio.Event()
         self._there = asyncio.Event()
+        self._settled = asyncio.Event()
+        """Whether the wanted policy answers, or cannot."""
         self.problem = ""
         """Why there is no sampler for the wanted policy; "" = there is one, or none is wanted yet."""
 
@@ -64,7 +66,14 @@ class Policies:
         """This is the newest policy now."""
         if policy != self._wanted:
             self._wanted = policy
+            self._settled.clear()
             self._wanted_changed.set()
+
+    def offer_if_newer(self, policy: Policy) -> None:
+        """The same from a source that may be late."""
+        wanted = self._wanted
+        if wanted is None or policy.version > wanted.version:
+            self.offer(policy)
 
     async def current(self) -> ActivePolicy:
         """The policy to sample from. Waits until there is one."""
@@ -72,12 +81,19 @@ class Policies:
             await self._there.wait()
         return self._active
 
+    async def newest(self) -> ActivePolicy:
+        """The same, but while a newer one is on its way in, that one; if it cannot come in, what there is."""
+        if self._active is not None:
+            await self._settled.wait()
+        return await self.current()
+
     def gone(self, active: ActivePolicy) -> None:
         """The service does not know this sampler any more: open one for the newest policy again."""
         if self._active is active:
             _log.warning("the sampler of policy %s is gone; opening it again", active.policy.version)
             self._active = None
             self._there.clear()
+            self._settled.clear()
             self._wanted_changed.set()
 
     async def run(self) -> None:
@@ -95,6 +111,8 @@ class Policies:
                 sampler = await self._open(wanted.sampler_path, wanted.base_model)
             except (SamplerGoneError, RefusedError, UnavailableError) as error:
                 self.problem = f"policy {wanted.version} ({wanted.sampler_path or wanted.base_model}): {error}"
+                if wanted == self._wanted:
+                    self._settled.set()
                 if loop.time() - said >= _LOG_EVERY:
                     said = loop.time()
                     _log.warning("cannot open a sampler for %s; trying again", self.problem)
@@ -109,5 +127,7 @@ class Policies:
             self.problem = ""
             self._active = ActivePolicy(wanted, sampler)
             self._there.set()
+            if wanted == self._wanted:
+                self._settled.set()
             self._on_change(wanted.version)
             _log.info("policy %s answers from now on", wanted.version, extra={"sampler_path": wanted.sampler_path})

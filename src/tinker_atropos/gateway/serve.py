@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 import tempfile
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from aiohttp import web
 from tinker_atropos.gateway.generate import Generator
 from tinker_atropos.gateway.generation import Version
 from tinker_atropos.gateway.metrics import Metrics
+from tinker_atropos.gateway.pacing import Pacing
 from tinker_atropos.gateway.policies import Policies
 from tinker_atropos.gateway.server import Gateway
 from tinker_atropos.gateway.service import TinkerService
@@ -37,6 +39,7 @@ class Settings:
     base_model: str
     token: str | None
     patience: float
+    pacing: bool
 
 
 async def run(settings: Settings) -> None:
@@ -56,7 +59,14 @@ async def run(settings: Settings) -> None:
         metrics.policy_changes.inc()
 
     policies = Policies(service.open, on_change=changed)
-    generator = Generator(policies, trajectories.record, metrics, patience=settings.patience)
+    pacing = Pacing(
+        trajectories.capacity,
+        lambda: trajectories.newest(policies.offer_if_newer),
+        metrics,
+        on=settings.pacing,
+        prefix=f"{secrets.token_hex(4)}-",
+    )
+    generator = Generator(policies, trajectories.record, metrics, pacing, patience=settings.patience)
     gateway = Gateway(generator, policies, metrics, base_model=settings.base_model, token=settings.token)
 
     runner = web.AppRunner(gateway.app(), handler_cancellation=True, access_log=None, keepalive_timeout=300)
@@ -71,6 +81,7 @@ async def run(settings: Settings) -> None:
                 _tokenizer(gateway, settings, Path(work), port),
                 trajectories.watch(policies.offer),
                 policies.run(),
+                pacing.run(),
                 _context_length(service, generator, settings.base_model),
             )
             _log.info("stopping")

@@ -30,10 +30,11 @@ from tinker_atropos.gateway.openai_responses import (
     fingerprint,
     probe_response,
 )
+from tinker_atropos.gateway.pacing import Caller
 from tinker_atropos.gateway.policies import Policies
 from tinker_atropos.gateway.sglang_api import GenerateRequest, generate_request, generate_response
 from tinker_atropos.gateway.text import Text
-from tinker_atropos.protocol.identity import AUTHORIZATION_HEADER, INSTANCE_HEADER, bearer
+from tinker_atropos.protocol.identity import AUTHORIZATION_HEADER, ENVIRONMENT_HEADER, INSTANCE_HEADER, bearer
 
 POLICY_HEADER = "X-Tinker-Atropos-Policy"
 """Of an answer: the policy version (epoch/step) that sampled it."""
@@ -198,7 +199,7 @@ class Gateway:
             tokens,
             asked.samples,
             asked.sampling,
-            instance=request.headers.get(INSTANCE_HEADER, ""),
+            caller=Caller(request.headers.get(ENVIRONMENT_HEADER, ""), request.headers.get(INSTANCE_HEADER, "")),
             text=text,
             field=field,
         )

@@ -1,16 +1,17 @@
-"""The gateway's side of the trajectory server: hears of new policies, records which policy sampled what."""
+"""The gateway's side of the trajectory server: new policies, which policy sampled what, which rollouts may start."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
 
 from tinker_atropos.gateway.generation import Version
+from tinker_atropos.gateway.pacing import NoPacingError, StreamLostError
 from tinker_atropos.gateway.policies import Policy
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.protocol.identity import AUTHORIZATION_HEADER, bearer
@@ -20,6 +21,7 @@ _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 2.0
 _LOG_EVERY = 15.0
 _RECORD_SECONDS = 30.0
+_NEWEST_SECONDS = 2.0
 _MOST_DIGESTS = 8192  # of one call; keeps it far below gRPC's message limit
 
 _CHANNEL_OPTIONS = (
@@ -68,8 +70,7 @@ class Trajectories:
             try:
                 async for policy in self._stub.WatchPolicy(pb.WatchPolicyRequest(), metadata=self._metadata):
                     pause = _FIRST_DELAY
-                    version = Version(policy.version.epoch, policy.version.step)
-                    offer(Policy(version, policy.sampler_path, policy.base_model))
+                    offer(_policy(policy))
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
             if loop.time() - said >= _LOG_EVERY:
@@ -79,6 +80,31 @@ class Trajectories:
                 )
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_DELAY)
+
+    async def newest(self, offer: Callable[[Policy], None]) -> None:
+        """Offer the policy that is the newest at this moment; returns without one when there is none or no server."""
+        try:
+            call = self._stub.WatchPolicy(pb.WatchPolicyRequest(), metadata=self._metadata, timeout=_NEWEST_SECONDS)
+            async for policy in call:
+                offer(_policy(policy))
+                call.cancel()
+                return
+        except grpc.aio.AioRpcError as error:
+            _log.debug("cannot learn the newest policy: %s", error.details())
+
+    async def capacity(self, requests: AsyncIterator[pb.CapacityRequest]) -> AsyncGenerator[pb.CapacityGrant, None]:
+        """A Capacity stream: yields grants until it breaks."""
+        call = self._stub.Capacity(requests, metadata=self._metadata)
+        try:
+            async for grant in call:
+                yield grant
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise NoPacingError(reason) from error
+            raise StreamLostError(reason) from error
+        finally:
+            call.cancel()
 
     async def record(self, instance: str, version: Version, digests: list[bytes]) -> None:
         """Returns when the digests are durable. Records that wait at the same time travel in one call."""
@@ -128,3 +154,7 @@ class Trajectories:
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_DELAY)
+
+
+def _policy(message: pb.Policy) -> Policy:
+    return Policy(Version(message.version.epoch, message.version.step), message.sampler_path, message.base_model)

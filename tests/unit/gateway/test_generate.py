@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from tinker_atropos.gateway.errors import RequestError
 from tinker_atropos.gateway.generate import GaveUpError, Generator, NotRecordedError
 from tinker_atropos.gateway.generation import Generated, Sampled, Sampling, Version
 from tinker_atropos.gateway.metrics import Metrics
+from tinker_atropos.gateway.pacing import Caller, Pacing
 from tinker_atropos.gateway.policies import Policies, Policy
 from tinker_atropos.gateway.service import (
     RefusedError,
@@ -25,6 +26,7 @@ from tinker_atropos.gateway.service import (
 )
 from tinker_atropos.gateway.text import Text
 from tinker_atropos.gateway.trajectories import RecordRefusedError
+from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.protocol.versions import completion_digest
 
 Answer = Callable[[int, list[int], int, ServiceSampling], ServiceAnswer]
@@ -58,6 +60,15 @@ class Clock:
         return self.now
 
 
+async def no_stream(requests: AsyncIterator[pb.CapacityRequest]) -> AsyncGenerator[pb.CapacityGrant, None]:
+    raise AssertionError("there is no pacing here")
+    yield
+
+
+async def no_refresh() -> None:
+    raise AssertionError("there is no pacing here")
+
+
 class World:
     def __init__(self, answer: Answer, *, patience: float = 100.0) -> None:
         self.sampler = Scripted(answer)
@@ -65,8 +76,10 @@ class World:
         self.records: list[tuple[str, Version, list[bytes]]] = []
         self.record_error: Exception | None = None
         self.policies = Policies(self._open)
+        metrics = Metrics()
+        pacing = Pacing(no_stream, no_refresh, metrics, on=False)
         self.generator = Generator(
-            self.policies, self._record, Metrics(), patience=patience, clock=Clock(), uniform=lambda: 0.0
+            self.policies, self._record, metrics, pacing, patience=patience, clock=Clock(), uniform=lambda: 0.0
         )
         self.policies.offer(Policy(Version(2, 7), "tinker://x", "base"))
 
@@ -87,7 +100,7 @@ class World:
         try:
             async with asyncio.timeout(10):
                 return await self.generator.generate(
-                    prompts, samples, Sampling(**sampling), instance="gsm8k-0", text=text, field="prompt"
+                    prompts, samples, Sampling(**sampling), caller=Caller("gsm8k", "gsm8k-0"), text=text, field="prompt"
                 )
         finally:
             task.cancel()

@@ -184,3 +184,60 @@ async def test_the_base_model_is_a_policy_too() -> None:
         policies.offer(Policy(Version(1, 0), "", "base"))
         await policies.current()
         assert seen == [("", "base")]
+
+
+class Gated:
+    """Opens samplers when it is let, or fails."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failing: set[str] = set()
+
+    async def open(self, path: str, base_model: str) -> Sampler:
+        await self.gate.wait()
+        if path in self.failing:
+            raise UnavailableError("503")
+        return NamedSampler(path)
+
+
+async def test_who_needs_the_newest_waits_while_it_comes_in() -> None:
+    gated = Gated()
+    async with running(gated.open) as (policies, _):
+        policies.offer(policy(0))
+        assert (await policies.newest()).policy == policy(0)
+        gated.gate.clear()
+        policies.offer(policy(1))
+        waiting = asyncio.create_task(policies.newest())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        assert (await policies.current()).policy == policy(0), "others go on with the older one meanwhile"
+        policies.offer(policy(2))  # overtakes the one that is being opened
+        gated.gate.set()
+        async with asyncio.timeout(5):
+            assert (await waiting).policy == policy(2)
+
+
+async def test_who_needs_the_newest_takes_what_there_is_when_it_cannot_come_in() -> None:
+    gated = Gated()
+    async with running(gated.open) as (policies, _):
+        policies.offer(policy(0))
+        await policies.newest()
+        gated.failing.add(policy(1).sampler_path)
+        policies.offer(policy(1))
+        async with asyncio.timeout(5):
+            assert (await policies.newest()).policy == policy(0)
+        gated.failing.clear()
+        await until(lambda: policies.active is not None and policies.active.policy == policy(1))
+        assert (await policies.newest()).policy == policy(1)
+
+
+async def test_a_late_word_of_an_older_policy_is_passed_over() -> None:
+    async with running(opened) as (policies, changes):
+        policies.offer_if_newer(policy(5))
+        policies.offer_if_newer(policy(4))
+        policies.offer_if_newer(Policy(Version(2, 3), "tinker://run/sampler_weights/other", "base"))
+        assert (await policies.newest()).policy.version == Version(2, 3)
+        policies.offer_if_newer(policy(6))
+        await asyncio.sleep(0.01)
+        assert changes[-1] == Version(2, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ import pytest
 
 from tinker_atropos.gateway import trajectories as module
 from tinker_atropos.gateway.generation import Version
+from tinker_atropos.gateway.pacing import NoPacingError, StreamLostError
 from tinker_atropos.gateway.policies import Policy
 from tinker_atropos.gateway.trajectories import RecordRefusedError, Trajectories
 from tinker_atropos.protocol import trajectories_pb2 as pb
@@ -41,6 +43,15 @@ class Scripted(TrajectoriesServicer):
         if self.watches < 3:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
         await asyncio.Event().wait()
+
+    async def Capacity(
+        self, requests: AsyncIterator[pb.CapacityRequest], context: Any
+    ) -> AsyncIterator[pb.CapacityGrant]:
+        self.metadata.append(dict(context.invocation_metadata()))
+        async for request in requests:
+            if self.failures:
+                await context.abort(self.failures.pop(0), "as the test wants it")
+            yield pb.CapacityGrant(rollout=request.rollout, seconds=600)
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +178,50 @@ async def test_the_watch_goes_on_after_every_restart(world: World) -> None:
     watching.cancel()
     assert [policy.version.step for policy in offered] == [1, 2, 3]
     assert offered[0] == Policy(Version(1, 1), "tinker://x", "m")
+
+
+async def wants(*rollouts: str) -> AsyncIterator[pb.CapacityRequest]:
+    for rollout in rollouts:
+        yield pb.CapacityRequest(rollout=rollout)
+    await asyncio.Event().wait()
+
+
+async def test_wants_go_out_and_grants_come_in(world: World) -> None:
+    scripted, client = world
+    async with asyncio.timeout(5), aclosing(client.capacity(wants("a", "b"))) as grants:
+        assert [(await anext(grants)).rollout, (await anext(grants)).rollout] == ["a", "b"]
+    assert scripted.metadata[0]["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("status", "raised"),
+    [
+        (grpc.StatusCode.UNIMPLEMENTED, NoPacingError),
+        (grpc.StatusCode.UNAVAILABLE, StreamLostError),
+        (grpc.StatusCode.UNAUTHENTICATED, StreamLostError),
+    ],
+)
+async def test_why_a_capacity_stream_ended(status: grpc.StatusCode, raised: type[Exception], world: World) -> None:
+    scripted, client = world
+    scripted.failures = [status]
+    async with asyncio.timeout(5), aclosing(client.capacity(wants("a"))) as grants:
+        with pytest.raises(raised, match=f"{status.name}: as the test wants it"):
+            await anext(grants)
+
+
+async def test_the_newest_policy_is_asked_for_once(world: World) -> None:
+    scripted, client = world
+    offered: list[Policy] = []
+    async with asyncio.timeout(5):
+        await client.newest(offered.append)
+    assert [policy.version for policy in offered] == [Version(1, 1)]
+    assert scripted.watches == 1
+
+
+async def test_without_a_server_the_newest_policy_is_not_waited_for() -> None:
+    client = Trajectories("127.0.0.1:1", None)
+    offered: list[Policy] = []
+    async with asyncio.timeout(5):
+        await client.newest(offered.append)
+    await client.close()
+    assert offered == []
