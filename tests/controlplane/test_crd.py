@@ -42,6 +42,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "no instances": environment(replicas=0),
     "a pod template": environment(podTemplate={"spec": {"nodeSelector": {"a": "b"}}}),
     "a claim for the store": volume(persistentVolumeClaim={"claimName": "store"}),
+    "a Redis server for the store": {
+        "apiServer": {"store": {"type": "Redis", "url": "redis://redis:6379/0", "secretRef": {"name": "redis"}}}
+    },
     "a sized scratch volume": volume(emptyDir={"sizeLimit": "1Gi"}),
     "one setting said twice the same": {
         "checkpoints": {"every": 5},
@@ -71,6 +74,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name too long": (environment(name="a" * 31), "environments[0].name"),
     "fewer than no replicas": (environment(replicas=-1), "replicas"),
     "no weight": (environment(weight=0), "weight"),
+    "Redis without an address": ({"apiServer": {"store": {"type": "Redis"}}}, "type Redis needs url"),
+    "an address for the embedded store": ({"apiServer": {"store": {"url": "redis://r"}}}, "only for type Redis"),
+    "a password in the address": (
+        {"apiServer": {"store": {"type": "Redis", "url": "redis://:pw@r"}}},
+        "apiServer.store.url",
+    ),
     "no endpoint": ({"tinkerAPI": {}}, "keySecretRef"),
     "two endpoints": ({"tinkerAPI": {"local": {}, "baseURL": "http://x"}}, "local"),
     "a local server and a key": ({"tinkerAPI": {"local": {}, "keySecretRef": {"name": "x"}}}, "local"),

@@ -258,6 +258,17 @@ def test_the_store_is_on_the_volume_that_the_user_chose(build: Any) -> None:
     assert paths == {"trajectories", "local-tinker"}, "both may be on one claim"
 
 
+def test_a_redis_store_is_told_by_address_and_its_password_comes_from_the_secret(build: Any) -> None:
+    store = {"type": "Redis", "url": "redis://redis:6379/0", "secretRef": {"name": "redis", "key": "password"}}
+    template = pod_templates(build, apiServer={"store": store})["Deployment/tar-first-api"]
+    trajectories = containers(template)["trajectories"]
+    assert f"--store=redis://redis:6379/0?run={build.uid}" in trajectories["args"]
+    assert variables(trajectories)["TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD"] == {
+        "secretKeyRef": {"name": "redis", "key": "password"}
+    }
+    assert "TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD" not in variables(containers(template)["gateway"])
+
+
 def test_servers_are_found_before_they_are_ready(build: Any) -> None:
     for name, body in children(build, **LOCAL).items():
         if body["kind"] == "Service":
