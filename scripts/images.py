@@ -12,6 +12,7 @@ import argparse
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,17 @@ def _must(command: list[str], what: str, environment: dict[str, str] | None = No
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-40:])
         raise ClusterError(f"{what} failed:\n{tail}")
     return done.stdout
+
+
+def roomy_folder(meminfo: str) -> str | None:
+    """Memory, where there is plenty, for files that live for seconds (None: the usual folder for such files).
+
+    The images are some two gigabytes, and the disk has enough to do with the copies that stay.
+    """
+    available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo)
+    shared = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
+    plenty = available is not None and int(available.group(1)) > 10 << 20
+    return str(shared) if plenty and shared.is_dir() and shutil.disk_usage(shared).free > 6 << 30 else None
 
 
 class Docker:
@@ -149,7 +161,8 @@ class Buildah:
         Nothing is compressed: gzip would take several times longer than all the rest. A blob that is there already is
         not copied, so what the node has is stood in for by an empty (sparse) file of the same size.
         """
-        with tempfile.TemporaryDirectory(prefix="images-") as folder:
+        memory = roomy_folder(Path("/proc/meminfo").read_text())
+        with tempfile.TemporaryDirectory(prefix="images-", dir=memory) as folder:
             oci = Path(folder)
             blobs = oci / "blobs" / "sha256"
             blobs.mkdir(parents=True)

@@ -101,7 +101,11 @@ def down(name: str) -> bool:
     paths = layout(name)
     with _alone(paths):
         existed = paths.root.exists()
-        _remove(paths)
+        if existed:
+            with step(f"taking down cluster {name!r} and removing its files", "2-60 s, by the number of images"):
+                _remove(paths)
+        else:
+            _remove(paths)
     paths.lock.unlink(missing_ok=True)
     return existed
 

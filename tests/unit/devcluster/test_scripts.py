@@ -83,6 +83,11 @@ def test_the_tag_follows_what_is_in_the_images(tmp_path: Path, changed: str, sam
     assert (images.content_tag(root) == before) is same
 
 
+def test_images_pass_through_memory_only_where_there_is_plenty() -> None:
+    assert images.roomy_folder("MemTotal: 99 kB\nMemAvailable:    4194304 kB\n") is None
+    assert images.roomy_folder("") is None
+
+
 def test_the_package_index_of_the_machine_is_found_where_pip_looks(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nindex-url = https://mirror.example/simple\n[install]\nextra-index-url = a\n  b\n")
