@@ -59,15 +59,13 @@ def command(
 
     from tinker_atropos.local_tinker import tiny_model
     from tinker_atropos.local_tinker.errors import UserError
-    from tinker_atropos.local_tinker.server import Server, Settings, name_of
+    from tinker_atropos.local_tinker.server import Server, Settings
 
     try:
         folder = tiny_model.ensure(tiny_model.cache_directory()) if model == "tiny" else Path(model)
         data.mkdir(parents=True, exist_ok=True)
         compilation.use_cache(compilation.cache_folder(folder, data))
-        settings = Settings(
-            host, port, data, folder, name_of(model), api_key, faults, shortest_ttl=shortest_ttl, warm_up=warm_up
-        )
+        settings = Settings(host, port, data, folder, api_key, faults, shortest_ttl=shortest_ttl, warm_up=warm_up)
         asyncio.run(Server(settings).run())
     except UserError as error:
         raise click.ClickException(error.message) from None

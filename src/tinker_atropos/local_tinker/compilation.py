@@ -64,3 +64,5 @@ def use_cache(folder: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # A cache of GPU tuning beside it would put the folder's path into every key: a copied cache would never be used.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")

@@ -209,14 +209,25 @@ class Engine:
             results.update(run.advance())
         return [results[index] for index in range(len(requests))]
 
-    def warm_up(self, prompt_tokens: int, samples: int, max_tokens: int) -> None:
-        """Run the programs that such work needs once, so that the first real request finds them compiled."""
-        prompt = tuple([0] * prompt_tokens)
-        need = SampleRequest(prompt, samples, max_tokens, seed=0, stop_tokens=frozenset(range(self.config.vocab_size)))
-        self.sample(self.base_policy, [need])
+    # ------------------------------------------------------------------ compiling ahead
 
-    def warm_up_training(self, rows: int, tokens: int) -> None:
-        """The same for a training step."""
+    def common_work(self) -> list[Callable[[], None]]:
+        """Work whose programs a first run with short prompts needs, the most wanted first."""
+        short = self.buckets.lengths[0]
+        few, many = self.buckets.sample_rows[0], self.buckets.sample_rows[-1]
+        return [
+            lambda: self._try_sampling(short - 1, many),
+            lambda: self._try_training(self.buckets.rows[-1], short),
+            lambda: self._try_sampling(short - 1, few),
+        ]
+
+    def _try_sampling(self, prompt_tokens: int, samples: int) -> None:
+        every = frozenset(range(self.config.vocab_size))
+        self.sample(
+            self.base_policy, [SampleRequest((0,) * prompt_tokens, samples, max_tokens=1, seed=0, stop_tokens=every)]
+        )
+
+    def _try_training(self, rows: int, tokens: int) -> None:
         blank = np.zeros(tokens, np.int32)
         zero = np.zeros(tokens, np.float32)
         model = self.create(LoraSettings(8), seed=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import fcntl
+import json
 import logging
 import secrets
 import signal
@@ -43,16 +44,17 @@ class Settings:
     port: int
     data: Path
     model: Path
-    base_model: str
     api_key: str = ""
     faults: bool = False
     shortest_ttl: int = 3600
     warm_up: bool = True
 
 
-def name_of(model: str) -> str:
-    """Base model name that is served for `--model`."""
-    return tiny_model.NAME if model == "tiny" else f"local/{Path(model).resolve().name}"
+def name_of(model: Path) -> str:
+    """Base model name that is served: the tiny model has its own wherever it lies, others that of their folder."""
+    if (model / "config.json").is_file() and json.loads((model / "config.json").read_text()) == tiny_model.CONFIG:
+        return tiny_model.NAME
+    return f"local/{model.resolve().name}"
 
 
 def _lock(data: Path) -> IO[bytes]:
@@ -73,6 +75,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         config = read_config(settings.model)
+        self._base_model = name_of(settings.model)
         vocabulary = Vocabulary(settings.model)
         if vocabulary.size > config.vocab_size:
             raise UserError(
@@ -90,7 +93,7 @@ class Server:
             engine=self._engine,
             worker=self._worker,
             vocabulary=vocabulary,
-            base_model=settings.base_model,
+            base_model=self._base_model,
             checkpoints=Checkpoints(settings.data, lambda: dt.datetime.now(dt.UTC), settings.shortest_ttl),
             registry=self._registry,
             meter=Meter(self._registry, time.time),
@@ -137,10 +140,11 @@ class Server:
             ) from None
         self._worker.start()
         if settings.warm_up:
-            self._warm_up()
+            for work in self._engine.common_work():
+                self._worker.when_idle(work)
         host, port = runner.addresses[0][:2]
         logger.info(
-            "ready: Tinker API on http://%s:%d, base model %s", host, port, settings.base_model, extra={"port": port}
+            "ready: Tinker API on http://%s:%d, base model %s", host, port, self._base_model, extra={"port": port}
         )
         keeper = asyncio.create_task(self._keep_house())
         await ended.wait()
@@ -160,13 +164,3 @@ class Server:
                 self.service.housekeeping()
             except Exception:
                 logger.exception("housekeeping failed; it is tried again")
-
-    def _warm_up(self) -> None:
-        """Compile what a first run needs, while nobody asks for anything."""
-        engine = self._engine
-        short = engine.buckets.lengths[0]
-        rows = engine.buckets.sample_rows[-1]
-        few = engine.buckets.sample_rows[0]
-        self._worker.when_idle(lambda: engine.warm_up(short - 1, rows, engine.buckets.generation[0]))
-        self._worker.when_idle(lambda: engine.warm_up_training(engine.buckets.rows[-1], short))
-        self._worker.when_idle(lambda: engine.warm_up(short - 1, few, engine.buckets.generation[0]))

@@ -174,17 +174,37 @@ def ensure(directory: Path) -> Path:
     return directory
 
 
+def compile_ahead(directory: Path) -> None:
+    """Keep the common programs beside the model, for this kind of processor: a first start then finds them."""
+    from tinker_atropos.local_tinker import compilation
+    from tinker_atropos.local_tinker.config import read_config
+    from tinker_atropos.local_tinker.engine import Engine
+    from tinker_atropos.local_tinker.weights import load_weights
+
+    compilation.use_cache(compilation.cache_folder(directory, directory))
+    config = read_config(directory)
+    for work in Engine(config, load_weights(directory, config), lambda _: "").common_work():
+        work()
+
+
 def main() -> None:
-    """`python -m tinker_atropos.local_tinker.tiny_model --out DIR`: for building images."""
+    """`python -m tinker_atropos.local_tinker.tiny_model`: for building images."""
+    from tinker_atropos.local_tinker import compilation
+
     parser = argparse.ArgumentParser(prog="tiny_model", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder that gets the model and its tokenizer")
+    parser.add_argument(
+        "--out", type=Path, help="folder for the model and its tokenizer (default: where `--model tiny` looks)"
+    )
+    parser.add_argument("--compile", action="store_true", help="also compile the common programs for this processor")
     arguments = parser.parse_args()
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    compilation.prepare(os.environ)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        ensure(arguments.out)
+        directory = ensure(arguments.out or cache_directory())
     except UserError as error:
         sys.exit(error.message)
+    if arguments.compile:
+        compile_ahead(directory)
 
 
 if __name__ == "__main__":
