@@ -25,6 +25,7 @@ from isal.isal_zlib import crc32
 
 from tinker_atropos.trajectories.store import Fold, Recovered, StoreCorruptError, StoreUnavailableError
 from tinker_atropos.trajectories.store.segment import Place, header, scan
+from tinker_atropos.trajectories.store.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,13 @@ SPARSE = 0.25
 _GATHER_SECONDS = 0.001
 """While several callers write at once, a commit waits this long for more of them: a third less CPU for each post."""
 _IOV_MAX = 512
+
+
+_Append = tuple[bytes, int, bytes, asyncio.Future[None]]
+"""Entry, payload's number, payload, and who waits."""
+_REFUSED = Place(-1, 0, 0, 0)
+_Written = Sequence[Place | None]
+"""Where each payload of a batch lies; `_REFUSED` where there was no room."""
 
 
 class EmbeddedStore:
@@ -57,7 +65,7 @@ class EmbeddedStore:
         self._segment_bytes = segment_bytes
         self._journal_bytes = journal_bytes
         self._free_bytes = free_bytes
-        self._writer = ThreadPoolExecutor(1, "store-writer")
+        self._writer = Writer()
         self._compactor = ThreadPoolExecutor(1, "store-compactor")
         self._index: dict[int, Place] = {}
         self._files: dict[
@@ -70,8 +78,9 @@ class EmbeddedStore:
         self._active = 0
         self._fd = -1
         self._end = 0
-        self._pending: list[tuple[bytes, int, bytes, asyncio.Future[None]]] = []
-        self._committing: asyncio.Task[None] | None = None
+        self._pending: list[_Append] = []
+        self._idle = asyncio.Event()  # nothing is pending or being written
+        self._idle.set()
         self._compacting: asyncio.Task[None] | None = None
         self._crowded = False
         self._sync_seconds = 0.0
@@ -163,50 +172,49 @@ class EmbeddedStore:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, entry: bytes, payload: tuple[int, bytes] | None = None) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         number, data = payload or (0, b"")
         self._pending.append((entry, number, data, future))
-        if self._committing is None:
-            self._committing = asyncio.create_task(self._commit())
+        if self._idle.is_set():
+            self._idle.clear()
+            if self._crowded:
+                loop.call_later(_GATHER_SECONDS, self._commit)
+            else:
+                self._commit()
         return future
 
-    async def _commit(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self._pending:
-                if self._crowded:
-                    await asyncio.sleep(_GATHER_SECONDS)
-                batch, self._pending = self._pending, []
-                self._crowded = len(batch) > 1
-                try:
-                    refused, places = await loop.run_in_executor(self._writer, self._write, batch)
-                except OSError as error:
-                    reason = StoreUnavailableError(f"the store cannot be written: {error.strerror or error}")
-                    logger.error("store: %s", reason)
-                    for _, _, _, future in batch:
-                        if not future.cancelled():
-                            future.set_exception(reason)
-                    continue
-                self.on_sync(self._sync_seconds)
-                for (entry, number, _, _), place in zip(batch, places, strict=True):
-                    if place is not None and (
-                        entry or number in self._index
-                    ):  # a payload that moves may be gone by now
-                        self._place(number, place)
-                for index, (_, _, _, future) in enumerate(batch):
-                    if future.cancelled():
-                        continue
-                    if index in refused:
-                        future.set_exception(StoreUnavailableError("the store's disk is nearly full"))
-                    else:
-                        future.set_result(None)
-        finally:
-            self._committing = None
-        self._compact_if_due()
+    def _commit(self) -> None:
+        """Give what is pending to the writer."""
+        batch, self._pending = self._pending, []
+        self._crowded = len(batch) > 1
+        self._writer.do(lambda: self._write(batch), lambda result: self._committed(batch, result))
 
-    def _write(
-        self, batch: Sequence[tuple[bytes, int, bytes, asyncio.Future[None]]]
-    ) -> tuple[set[int], list[Place | None]]:
+    def _committed(self, batch: Sequence[_Append], result: _Written | OSError) -> None:
+        if isinstance(result, OSError):
+            reason = StoreUnavailableError(f"the store cannot be written: {result.strerror or result}")
+            logger.error("store: %s", reason)
+            for _, _, _, future in batch:
+                if not future.cancelled():
+                    future.set_exception(reason)
+        else:
+            self.on_sync(self._sync_seconds)
+            for (entry, number, _, future), place in zip(batch, result, strict=True):
+                if place is _REFUSED:
+                    if not future.cancelled():
+                        future.set_exception(StoreUnavailableError("the store's disk is nearly full"))
+                    continue
+                if place is not None and (entry or number in self._index):  # a payload that moves may be gone by now
+                    self._place(number, place)
+                if not future.cancelled():
+                    future.set_result(None)
+        if self._pending:
+            asyncio.get_running_loop().call_later(_GATHER_SECONDS if self._crowded else 0, self._commit)
+        else:
+            self._idle.set()
+            self._compact_if_due()
+
+    def _write(self, batch: Sequence[_Append]) -> _Written:
         """In the writer's thread: write and sync a batch, all of it or nothing (but payloads that no longer fit)."""
         if self._broken:
             raise OSError(errno.EIO, self._broken)
@@ -216,21 +224,19 @@ class EmbeddedStore:
         room = space.f_bavail * space.f_frsize - self._free_bytes
         parts: list[bytes] = []
         places: list[Place | None] = []
-        refused: set[int] = set()
-        end = self._end
-        for index, (entry, number, payload, _) in enumerate(batch):
+        end, entries = self._end, 0
+        for entry, number, payload, _ in batch:
             room -= len(payload)
             if payload and room < 0:
-                refused.add(index)
-                places.append(None)
+                places.append(_REFUSED)
                 continue
-            head = header(entry, number, payload)
+            checksum = crc32(payload)
+            head = header(entry, number, payload, checksum)
             parts += (head, entry, payload)
             start = end + len(head) + len(entry)
             end = start + len(payload)
-            places.append(
-                Place(self._active, start, len(payload), int.from_bytes(head[22:26], "little")) if payload else None
-            )
+            entries += len(entry)
+            places.append(Place(self._active, start, len(payload), checksum) if payload else None)
         started = time.perf_counter()
         try:
             for first in range(0, len(parts), _IOV_MAX):
@@ -240,11 +246,9 @@ class EmbeddedStore:
             self._undo(error)
             raise
         self._sync_seconds = time.perf_counter() - started
-        self._journal[self._active] += sum(
-            len(entry) for index, (entry, *_) in enumerate(batch) if index not in refused
-        )
+        self._journal[self._active] += entries
         self._sizes[self._active] = self._end = end
-        return refused, places
+        return places
 
     def _undo(self, error: OSError) -> None:
         """Nothing of a failed write may stay: what was decided afterwards would contradict it."""
@@ -288,7 +292,9 @@ class EmbeddedStore:
     async def compact(self) -> None:
         """Seal the open segment and compact now."""
         if self._compacting is None:
-            await asyncio.get_running_loop().run_in_executor(self._writer, self._start_next_segment)
+            sealed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writer.do(self._start_next_segment, lambda _: sealed.set_result(None))
+            await sealed
             self._compacting = asyncio.create_task(self._compact())
         await self._compacting
 
@@ -352,10 +358,11 @@ class EmbeddedStore:
         }
 
     async def close(self) -> None:
-        while self._committing is not None or self._compacting is not None:
-            tasks = [task for task in (self._committing, self._compacting) if task is not None]
-            await asyncio.gather(*tasks, return_exceptions=True)
-        self._writer.shutdown()
+        while self._compacting is not None or not self._idle.is_set():
+            await self._idle.wait()
+            if self._compacting is not None:
+                await asyncio.wait((self._compacting,))
+        self._writer.end()
         self._compactor.shutdown()
         if self._fd >= 0:
             os.close(self._fd)

@@ -44,9 +44,9 @@ class Record:
     """Offset of the byte after it."""
 
 
-def header(entry: bytes, payload_number: int, payload: bytes) -> bytes:
+def header(entry: bytes, payload_number: int, payload: bytes, payload_crc: int) -> bytes:
     """The bytes that go before an entry and its payload."""
-    start = _BEFORE_CRC.pack(MAGIC, len(entry), len(payload), payload_number, crc32(entry), crc32(payload))
+    start = _BEFORE_CRC.pack(MAGIC, len(entry), len(payload), payload_number, crc32(entry), payload_crc)
     return start + (crc32(start) & 0xFFFF).to_bytes(2, "little")
 
 
