@@ -124,7 +124,14 @@ class Exchange:
     ) -> Exchange:
         recovered = await store.open()
         ledger = Ledger.from_snapshot(recovered.snapshot)
-        stored = [event for entry in recovered.entries for event in ledger.apply_entry(entry) if event["t"] == "stored"]
+        stored: list[Event] = []
+        for count, entry in enumerate(recovered.entries, 1):
+            try:
+                stored += [event for event in ledger.apply_entry(entry) if event["t"] == "stored"]
+            except (KeyError, ValueError, AttributeError, TypeError) as error:
+                raise StoreCorruptError(
+                    f"entry {count} of the journal does not fit to those before it: {error!r}"
+                ) from error
         ledger.take_released()
         store.retain(ledger.living())
         exchange = cls(store, ledger, metrics, clock=clock, max_held_bytes=max_held_bytes)

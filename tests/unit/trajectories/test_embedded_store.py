@@ -158,6 +158,42 @@ class TestCompaction:
         assert content == journal(1, 299)
         await store.close()
 
+    async def test_again_without_anything_new_it_changes_nothing(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=1000)
+        await fill(store, 1, 30)
+        for _ in range(3):
+            await store.compact()
+        await store.close()
+        assert len(list(tmp_path.glob("snapshot-*.json"))) == 1
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 30)
+        await store.close()
+
+    async def test_a_missing_snapshot_is_refused(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=1000)
+        await fill(store, 1, 30)
+        store.forget(range(1, 31))
+        await store.compact()
+        await store.close()
+        for path in tmp_path.glob("snapshot-*.json"):
+            path.unlink()
+        with pytest.raises(StoreCorruptError, match="the snapshot before it is gone"):
+            await opened(tmp_path)
+
+    async def test_a_fold_that_fails_is_put_off_and_nothing_is_lost(self, tmp_path: Path) -> None:
+        def broken(_: bytes | None, __: Iterable[bytes]) -> bytes:
+            raise KeyError("fold")
+
+        store = EmbeddedStore(tmp_path, broken, free_bytes=0)
+        await store.open()
+        await fill(store, 1, 30)
+        await store.compact()
+        await fill(store, 31, 31)
+        await store.close()
+        store, content = await opened(tmp_path)
+        assert content == journal(1, 31)
+        await store.close()
+
     async def test_appends_during_compaction_are_kept(self, tmp_path: Path) -> None:
         store, _ = await opened(tmp_path, segment_bytes=1000)
         await fill(store, 1, 30)

@@ -104,6 +104,10 @@ class EmbeddedStore:
             left_over.unlink()
         snapshot = self._newest_snapshot()
         segments = sorted(int(path.stem.removeprefix("segment-")) for path in self._directory.glob("segment-*.log"))
+        if snapshot is None and segments and segments[0] > 1:
+            raise StoreCorruptError(
+                f"{self._directory} begins with segment {segments[0]} and the snapshot before it is gone"
+            )
         entries: list[bytes] = []
         for number in segments:
             self._read_segment(number, number == segments[-1], entries)
@@ -112,6 +116,9 @@ class EmbeddedStore:
 
     def _path(self, number: int) -> Path:
         return self._directory / f"segment-{number:08}.log"
+
+    def _snapshot(self, until: int) -> Path:
+        return self._directory / f"snapshot-{until:08}.json"
 
     def _snapshots(self) -> list[Path]:
         return sorted(self._directory.glob("snapshot-*.json"), reverse=True)
@@ -305,25 +312,29 @@ class EmbeddedStore:
     async def _compact(self) -> None:
         try:
             until = self._active
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._compactor, self._fold_until, until)
-            self._folded = until
+            if until > self._folded:
+                await asyncio.get_running_loop().run_in_executor(self._compactor, self._fold_until, until)
+                self._folded = until
             await self._sweep(until)
-        except (OSError, StoreUnavailableError, StoreCorruptError) as error:
+        except (OSError, StoreUnavailableError) as error:
             logger.warning("store: compaction put off: %s", error)
+        except Exception:
+            logger.exception("store: compaction put off")
         finally:
             self._compacting = None
 
     def _fold_until(self, until: int) -> None:
         """In the compactor's thread: snapshot-<until> stands for every entry before segment `until`."""
-        old = self._snapshots()
+        old = [path for path in self._snapshots() if path != self._snapshot(until)]
+        if self._folded and not old:
+            raise StoreCorruptError(f"{self._snapshot(self._folded)} is gone")
         snapshot = self._fold(_read_snapshot(old[0]) if old else None, self._sealed_entries(self._folded, until))
         temporary = self._directory / f"snapshot-{until:08}.tmp"
         with temporary.open("wb") as file:
             file.write(crc32(snapshot).to_bytes(4, "little") + snapshot)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(self._directory / f"snapshot-{until:08}.json")
+        temporary.rename(self._snapshot(until))
         self._sync_directory()
         for path in old:
             path.unlink()
