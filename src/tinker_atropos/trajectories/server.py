@@ -19,7 +19,7 @@ from tinker_atropos.trajectories.ledger import fold
 from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.routes import Routes
 from tinker_atropos.trajectories.service import OPTIONS, Service, TokenInterceptor
-from tinker_atropos.trajectories.store import Store
+from tinker_atropos.trajectories.store import Store, StoreUnavailableError
 from tinker_atropos.trajectories.store.embedded import JOURNAL_BYTES, SEGMENT_BYTES, EmbeddedStore
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,13 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     store = open_store(options.store, options.journal_bytes)
     metrics = Metrics()
     store.on_sync = metrics.synced
+    lost: list[str] = []
+
+    def give_way(reason: str) -> None:
+        lost.append(reason)
+        ending.set()
+
+    store.on_lost = give_way
     exchange = await Exchange.open(store, metrics, max_held_bytes=options.max_held_bytes)
     metrics.watch(exchange.ledger, store)
     routes = Routes(exchange, options.token, options.max_body)
@@ -119,3 +126,5 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     while connections and loop.time() < deadline:  # noqa: ASYNC110 - ends by itself
         await asyncio.sleep(0.02)
     await exchange.close()
+    if lost:
+        raise StoreUnavailableError(lost[0])

@@ -187,6 +187,15 @@ class TestServer:
         assert status == 503 and "another process has taken this run over" in answer["message"]
         assert first.answer_headers["Retry-After"] == "1"
 
+    def test_the_older_process_gives_way(self, redis_server: Any, make_process_server: Any) -> None:
+        first = make_process_server(store=redis_server.url)
+        second = make_process_server(store=redis_server.url)
+        assert first.call("POST", "/scored_data", first.group(9))[0] == 503
+        assert first.process.wait(20) == 1
+        assert "another process has taken this run over" in first.log.read_text()
+        assert "Traceback" not in first.log.read_text()
+        second.post("/scored_data", second.group(9))
+
     def test_an_outage_holds_posts_and_loses_nothing(self, redis_server: Any, make_server: Any) -> None:
         server = make_server(store=redis_server.url)
         server.post("/scored_data", server.group(0))

@@ -41,6 +41,8 @@ class Store(Protocol):
 
     on_sync: Callable[[float], None]
     """Told how many seconds each commit took."""
+    on_lost: Callable[[str], None]
+    """Told, with the reason, when the store belongs to another process from now on."""
 
     async def open(self) -> Recovered:
         """Take the store over (a second process is refused) and give back what it holds."""

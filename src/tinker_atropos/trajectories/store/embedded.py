@@ -87,6 +87,7 @@ class EmbeddedStore:
         self._broken = ""
         self._lock: FileIO | None = None
         self.on_sync: Callable[[float], None] = lambda _: None
+        self.on_lost: Callable[[str], None] = lambda _: None  # never: the lock is held until the end
 
     # -- opening ---------------------------------------------------------------------------------------------------
 

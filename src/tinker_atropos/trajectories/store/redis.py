@@ -85,6 +85,7 @@ class RedisStore:
         self._forgotten: list[int] = []
         self._crowded = False
         self.on_sync: Callable[[float], None] = lambda _: None
+        self.on_lost: Callable[[str], None] = lambda _: None
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -190,6 +191,8 @@ class RedisStore:
                 break
             except ResponseError as error:  # Redis refused it: nothing is written
                 logger.error("store: Redis at %s: %s", self._where, error)
+                if _TAKEN in str(error):
+                    self.on_lost(f"Redis store at {self._where}: {_TAKEN}")
                 return StoreUnavailableError(f"the Redis store at {self._where}: {error}")
             except (RedisError, OSError) as error:
                 if self._down_since is None:
