@@ -134,14 +134,15 @@ class Stack:
             self._training = self._service.create_lora_training_client(base_model=MODEL, rank=8, seed=1).result()
         return self._training
 
-    def take_over(self) -> int:
+    def take_over(self, batch_size: int = GROUP, max_steps_off_policy: int | None = None) -> int:
         settings = pb.RunSettings(
             run_id="run",
-            batch_size=GROUP,
+            batch_size=batch_size,
             group_size=GROUP,
             max_token_length=256,
             total_steps=100,
             base_model=MODEL,
+            max_steps_off_policy=max_steps_off_policy,
         )
         request = pb.TakeoverRequest(settings=settings, holder="test")
         stub, metadata = self.trajectories.stub(), self.trajectories.metadata

@@ -196,7 +196,7 @@ class Pacing:
                 except StreamLostError as error:
                     reason = str(error)
                 if self._clock() - opened > _LONGEST_DELAY:
-                    pause = _FIRST_DELAY
+                    pause, said = _FIRST_DELAY, self._clock()
                 if self._clock() - said >= _LOG_EVERY:
                     said = self._clock()
                     _log.warning(
