@@ -43,6 +43,7 @@ HOLD_SECONDS = 240.0
 _MOST_LOST = 10_000
 _MOST_PROMPTS = 100_000
 FOR_EVER = 1e15
+_PACE_SECONDS = 0.002
 _LOOK_SECONDS = 1.0
 """Who waits for a batch looks again so often: patience and expired leases make no noise."""
 T = TypeVar("T")
@@ -110,6 +111,7 @@ class Exchange:
         self._pacing = Pacing()
         self._capacity: dict[int, asyncio.Queue[str]] = {}
         self._last_stream = 0
+        self._pace_soon = False
         self._pace_again: asyncio.TimerHandle | None = None
         self.closed = False
 
@@ -524,17 +526,21 @@ class Exchange:
         )
 
     def _pace(self) -> None:
-        """Grant what fits now; while somebody waits, look again each second, because credits expire."""
-        if not self._pacing.held:
-            return
+        """Look soon what may start; many changes at once are one look."""
+        if self._pacing.held and not self._pace_soon:
+            self._pace_soon = True
+            asyncio.get_running_loop().call_later(_PACE_SECONDS, self._grant)
+
+    def _grant(self) -> None:
+        """Let start what fits now; while somebody waits, look again each second, because credits expire."""
+        self._pace_soon = False
+        if self._pace_again is not None:
+            self._pace_again.cancel()
+            self._pace_again = None
         for stream, rollout in self._pacing.grants(self.situation(), self._clock()):
             self._capacity[stream].put_nowait(rollout)
-        if self._pacing.held and self._pace_again is None:
-            self._pace_again = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_again)
-
-    def _look_again(self) -> None:
-        self._pace_again = None
-        self._pace()
+        if self._pacing.held:
+            self._pace_again = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._grant)
 
     @property
     def pacing(self) -> dict[str, int]:

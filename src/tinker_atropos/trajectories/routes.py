@@ -450,7 +450,7 @@ class Routes:
                         "stored_at": group.stored_at,
                     }
                 )
-        last = max(ledger.groups, default=0)
+        last = next(reversed(ledger.groups), 0)
         more = after + limit if after + limit < last else None
         return json_response({"sums": ledger.sums(), "dropped": dict(ledger.reasons), "entries": rows, "next": more})
 

@@ -124,8 +124,7 @@ class Server:
             try:
                 uvloop.run(run())
             except BaseException as error:
-                started.put(error)
-                raise
+                started.put(error)  # nobody reads it any more after the start; the server's log tells it too
 
         thread = threading.Thread(target=guarded, daemon=True)
         thread.start()
