@@ -230,6 +230,7 @@ def load(builder: Docker | Buildah, name: str) -> str:
     found = cluster.find(name)
     if found is None or found.kind != cluster.NODE:
         raise ClusterError(f"there is no cluster {name!r} with a node up; make it with `devcluster up --name {name}`")
+    containers.mark_loaded(layout(name), tag)
     missing = sorted(set(wanted) - set(containers.images(layout(name))))
     if not missing:
         say(f"images {tag} are already in cluster {name!r}")

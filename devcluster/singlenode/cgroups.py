@@ -5,6 +5,7 @@ Without one, two kubelets on a machine take each other's pods for leftovers and 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from singlenode import processes
@@ -70,10 +71,8 @@ def _groups(layout: Layout) -> list[Path]:
     """Every group of the node, innermost first."""
     v1, v2 = _mounted()
     tops = [hierarchy / name(layout).lstrip("/") for hierarchy in [*v1, *v2]]
-    found: list[Path] = []
-    for top in tops:
-        if top.is_dir():
-            found += [top, *(p for p in top.rglob("*") if p.is_dir())]
+    # os.walk passes over groups that vanish while it looks, as they do when their containers end.
+    found = [Path(folder) for top in tops for folder, _, _ in os.walk(top)]
     return sorted(found, key=lambda p: len(p.parts), reverse=True)
 
 

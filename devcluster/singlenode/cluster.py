@@ -129,5 +129,6 @@ def load(name: str, archives: list[Path]) -> list[str]:
 
 def _remove(paths: Layout) -> None:
     _end(paths)
-    if paths.root.exists():
-        shutil.rmtree(paths.root)
+    for last in (False, True):  # once more if something was still being written
+        if paths.root.exists():
+            shutil.rmtree(paths.root, ignore_errors=not last)

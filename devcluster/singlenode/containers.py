@@ -83,10 +83,79 @@ def pick_snapshotter(directory: Path) -> str:
     return "overlayfs" if mounted.returncode == 0 else "native"
 
 
+def store(layout: Layout) -> Path:
+    """Where images wait between two clusters: importing two gigabytes and deleting them again takes minutes."""
+    return layout.root.parent.parent / "image-store"
+
+
+def _adopt_images(layout: Layout) -> bool:
+    """Take over the images that an earlier cluster has left, if no other cluster has."""
+    try:
+        store(layout).rename(layout.containerd / "root")
+    except OSError:
+        return False
+    return True
+
+
+def park_images(layout: Layout) -> None:
+    """Leave the images of a cluster that has ended to the next one; nothing but images stays.
+
+    Called while containerd still runs and no container does. What cannot be cleaned is not left behind: the caller
+    removes the cluster's folder, and this only moves a clean store out of it.
+    """
+    if not processes.alive(layout, "containerd"):
+        return
+    for kind in ("tasks", "containers"):
+        names = _ctr(layout, kind, "ls", "-q").stdout.split()
+        if names:
+            _ctr(layout, kind, "rm", *(["--force"] if kind == "tasks" else []), *names)
+    outdated = _outdated(images(layout), _loaded_tag(layout))
+    if outdated:
+        _ctr(layout, "images", "rm", "--sync", *outdated)
+    clean = not _ctr(layout, "containers", "ls", "-q").stdout.split() and _ctr(layout, "version").returncode == 0
+    processes.stop(layout, "containerd")
+    unmount_below(layout.root)
+    root = layout.containerd / "root"
+    shutil.rmtree(root / "io.containerd.grpc.v1.cri", ignore_errors=True)
+    if clean and not store(layout).exists():
+        with suppress(OSError):  # another cluster was quicker
+            root.rename(store(layout))
+
+
+def _loaded_tag(layout: Layout) -> str:
+    mark = layout.root / "loaded-tag"
+    return mark.read_text().strip() if mark.exists() else ""
+
+
+def mark_loaded(layout: Layout, tag: str) -> None:
+    """Remember which images are the present ones; others need not wait for the next cluster."""
+    (layout.root / "loaded-tag").write_text(tag + "\n")
+
+
+def _outdated(names: list[str], tag: str) -> list[str]:
+    """The project's images of other tags than the present one."""
+    return [name for name in names if "/tinker-atropos/" in name and tag and not name.endswith(f":{tag}")]
+
+
 def start(layout: Layout, programs: Programs) -> None:
+    """Start containerd, on the images of an earlier cluster where there are some and they are sound."""
+    layout.containerd.mkdir(exist_ok=True)
+    adopted = _adopt_images(layout)
+    try:
+        _start(layout, programs)
+    except ClusterError:
+        if not adopted:
+            raise
+        processes.stop(layout, "containerd")
+        unmount_below(layout.root)
+        shutil.rmtree(layout.containerd)
+        layout.containerd.mkdir()
+        _start(layout, programs)
+
+
+def _start(layout: Layout, programs: Programs) -> None:
     (layout.config / "cni").mkdir(parents=True, exist_ok=True)
     (layout.config / "cni" / "10-pods.conflist").write_text(json.dumps(pod_network(layout), indent=1))
-    layout.containerd.mkdir(exist_ok=True)
     config = layout.config / "containerd.toml"
     config.write_text(configuration(layout, pick_snapshotter(layout.containerd)))
     processes.start(layout, "containerd", [*network.inside(layout), "containerd", "-c", str(config)])

@@ -183,6 +183,8 @@ def end(layout: Layout) -> None:
         processes.stop(layout, name)
     cgroups.remove(layout)
     processes.end(containers.shims(layout), 2.0)
+    containers.unmount_below(layout.root)
+    containers.park_images(layout)
     processes.stop(layout, "containerd")
     cgroups.remove(layout)
     containers.unmount_below(layout.root)

@@ -165,6 +165,12 @@ def test_the_pause_archive_is_an_image_with_one_layer(tmp_path: Path) -> None:
         assert files.getmember("pause").mode == 0o755
 
 
+def test_only_the_present_images_wait_for_the_next_cluster() -> None:
+    names = ["localhost/tinker-atropos/operator:dev-1", "localhost/tinker-atropos/operator:dev-2", "localhost/pause:1"]
+    assert containers._outdated(names, "dev-2") == ["localhost/tinker-atropos/operator:dev-1"]
+    assert containers._outdated(names, "") == []
+
+
 def test_every_file_of_a_cluster_is_below_its_folder() -> None:
     paths = layout.Layout("demo", Path("/clusters/demo"))
     configuration = containers.configuration(paths, "overlayfs")
