@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunSettings(_message.Message):
-    __slots__ = ("run_id", "batch_size", "group_size", "max_token_length", "total_steps", "base_model", "max_steps_off_policy", "checkpoint_dir", "save_checkpoint_interval", "wandb_project", "wandb_group", "environments", "unknown_version", "unpackable")
+    __slots__ = ("run_id", "batch_size", "group_size", "max_token_length", "total_steps", "base_model", "max_steps_off_policy", "checkpoint_dir", "save_checkpoint_interval", "wandb_project", "wandb_group", "environments", "unknown_version", "unpackable", "vocabulary_size")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     GROUP_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class RunSettings(_message.Message):
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     UNPACKABLE_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     batch_size: int
     group_size: int
@@ -37,7 +38,8 @@ class RunSettings(_message.Message):
     environments: _containers.RepeatedCompositeFieldContainer[EnvironmentShare]
     unknown_version: str
     unpackable: str
-    def __init__(self, run_id: _Optional[str] = ..., batch_size: _Optional[int] = ..., group_size: _Optional[int] = ..., max_token_length: _Optional[int] = ..., total_steps: _Optional[int] = ..., base_model: _Optional[str] = ..., max_steps_off_policy: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_checkpoint_interval: _Optional[int] = ..., wandb_project: _Optional[str] = ..., wandb_group: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[EnvironmentShare, _Mapping]]] = ..., unknown_version: _Optional[str] = ..., unpackable: _Optional[str] = ...) -> None: ...
+    vocabulary_size: int
+    def __init__(self, run_id: _Optional[str] = ..., batch_size: _Optional[int] = ..., group_size: _Optional[int] = ..., max_token_length: _Optional[int] = ..., total_steps: _Optional[int] = ..., base_model: _Optional[str] = ..., max_steps_off_policy: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., save_checkpoint_interval: _Optional[int] = ..., wandb_project: _Optional[str] = ..., wandb_group: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[EnvironmentShare, _Mapping]]] = ..., unknown_version: _Optional[str] = ..., unpackable: _Optional[str] = ..., vocabulary_size: _Optional[int] = ...) -> None: ...
 
 class EnvironmentShare(_message.Message):
     __slots__ = ("name", "weight", "min_batch_share", "max_batch_share")

@@ -113,6 +113,7 @@ class Exchange:
         self._last_stream = 0
         self._pace_soon = False
         self._pace_again: asyncio.TimerHandle | None = None
+        self._said: set[str] = set()
         self.closed = False
 
     @classmethod
@@ -200,7 +201,7 @@ class Exchange:
 
     def limits(self) -> Limits:
         settings = self.ledger.settings
-        return Limits(settings.batch_size, settings.max_token_length)
+        return Limits(settings.batch_size, settings.max_token_length, settings.vocabulary_size)
 
     def find_versions(self, instance: str) -> Callable[[Ints, Bytes, Floats], list[Version | None]] | None:
         versions = self.ledger.versions
@@ -226,7 +227,9 @@ class Exchange:
         to the first is known to have been lost, or may have been in a crash: equal groups are not duplicates as such.
         """
         mark = (environment, instance, crc32(post.payload), len(post.payload))
-        before = await (self._find_post(instance, post_id) if post_id else self._find_lost(mark, post.payload))
+        before = await (
+            self._find_post(environment, instance, post_id) if post_id else self._find_lost(mark, post.payload)
+        )
         if before is not None:
             self.metrics.duplicate("id" if post_id else "content")
             return Stored(before, mark, duplicate=True)
@@ -249,7 +252,7 @@ class Exchange:
         if post_id:
             event["post"] = post_id
         future = self._write((event,), (number, post.payload))
-        key: tuple[object, ...] = (instance, post_id) if post_id else mark
+        key: tuple[object, ...] = (environment, instance, post_id) if post_id else mark
         self._storing[key] = (number, future, hung_up)
         future.add_done_callback(lambda _: self._storing.pop(key, None))
         await asyncio.wait((future,), timeout=STORE_SECONDS)
@@ -260,11 +263,11 @@ class Exchange:
         self._look_at_prompt(environment, instance, post.prompt)
         return Stored(number, mark)
 
-    async def _find_post(self, instance: str, post_id: str) -> int | None:
-        under_way = self._storing.get((instance, post_id))
+    async def _find_post(self, environment: str, instance: str, post_id: str) -> int | None:
+        under_way = self._storing.get((environment, instance, post_id))
         if under_way is not None:
             await asyncio.wait((under_way[1],), timeout=STORE_SECONDS)
-        return self.ledger.find_post(instance, post_id)
+        return self.ledger.find_post(environment, instance, post_id)
 
     async def _find_lost(self, mark: Mark, payload: bytes) -> int | None:
         under_way = self._storing.get(mark)
@@ -415,6 +418,7 @@ class Exchange:
             if before or events:
                 await self._write((*before, *events))
             before = ()
+            self._say_what_starves(now)
             if not events:
                 return None
             if events[-1]["t"] == "leased":
@@ -424,6 +428,17 @@ class Exchange:
                     if oldest is not None:
                         self.metrics.staleness(self.ledger.lineage.staleness(oldest, for_step))
                 return batch
+
+    def _say_what_starves(self, now: float) -> None:
+        """What keeps batches from being made as they were asked for goes to the log once, not only to /status."""
+        ledger = self.ledger
+        said = ledger.mix.complaints(ledger.shares())
+        if ledger.blocked_since is not None and now - ledger.blocked_since >= ledger.patience:
+            said["batch"] = ledger.waiting_for()
+        for what, sentence in said.items():
+            if what not in self._said:
+                logger.warning("%s", sentence)
+        self._said = set(said)
 
     async def renew(self, epoch: int, lease_id: str, lease_seconds: float) -> None:
         async def renew() -> None:

@@ -153,7 +153,7 @@ class Ledger:
     batches: dict[int, Batch] = field(default_factory=dict)
     queue: Queue = field(default_factory=Queue)
     posts: dict[str, int] = field(default_factory=dict)
-    """Post id (with its instance) -> group: a repeated post is stored once."""
+    """Post id (with environment and instance) -> group: a repeated post is stored once."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Sequences that are stored and neither trained nor dropped, by environment."""
     held_bytes: int = 0
@@ -374,8 +374,8 @@ class Ledger:
             if batch.state is BatchState.LEASED and not batch.arrived
         ]
 
-    def find_post(self, instance: str, post: str) -> int | None:
-        return self.posts.get(f"{instance}\n{post}")
+    def find_post(self, environment: str, instance: str, post: str) -> int | None:
+        return self.posts.get(f"{environment}\n{instance}\n{post}")
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -411,7 +411,7 @@ class Ledger:
         self.held_bytes += group.size
         self.queue.add(group.candidate)
         if event.get("post"):
-            self.posts[f"{group.instance}\n{event['post']}"] = group.number
+            self.posts[f"{group.environment}\n{group.instance}\n{event['post']}"] = group.number
             if len(self.posts) > _POSTS:
                 for key in list(self.posts)[: _POSTS // 2]:
                     del self.posts[key]

@@ -43,6 +43,8 @@ class Settings:
     """What becomes of groups whose policy version is not on record: accept or drop."""
     unpackable: str = "wait"
     """When no choice of the queued groups sums to batch_size: wait, short (a smaller batch) or drop."""
+    vocabulary_size: int = -1
+    """Token ids of posts are below it; -1 = not known."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 and self.batch_size != -1:
@@ -83,6 +85,7 @@ class Settings:
             ),
             unknown_version=message.unknown_version or "accept",
             unpackable=message.unpackable or "wait",
+            vocabulary_size=message.vocabulary_size or -1,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -415,12 +415,13 @@ class TestPlainTrainer:
 
 
 class TestPosts:
-    def test_a_repeated_post_is_found_by_instance_and_id(self) -> None:
+    def test_a_repeated_post_is_found_by_environment_instance_and_id(self) -> None:
         run, _ = started(0)
         run.post(inst="pod-0", post="a")
-        assert run.ledger.find_post("pod-0", "a") == 1
-        assert run.ledger.find_post("pod-1", "a") is None
-        assert run.ledger.find_post("pod-0", "b") is None
+        assert run.ledger.find_post("e", "pod-0", "a") == 1
+        assert run.ledger.find_post("e", "pod-1", "a") is None
+        assert run.ledger.find_post("x", "pod-0", "a") is None
+        assert run.ledger.find_post("e", "pod-0", "b") is None
 
 
 def test_every_state_is_reachable_and_known_to_the_sums() -> None:
