@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,8 @@ async def test_a_last_record_with_any_byte_wrong_is_cut_off(tmp_path: Path) -> N
     await store.close()
     segment = tmp_path / "whole" / "segment-00000001.log"
     data = segment.read_bytes()
-    first = next(scan(segment, 1, payloads=True)).end
-    for position in range(first, len(data)):
+    first, second, _ = (record.end for record in scan(segment, 1, payloads=True))
+    for position in range(first, second):
         folder = tmp_path / f"flip-{position}"
         folder.mkdir()
         (folder / segment.name).write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
@@ -237,22 +238,57 @@ class TestCompaction:
         await store.close()
 
 
+class TestPreparedSegments:
+    async def test_writing_goes_on_in_a_segment_of_zeros(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path, segment_bytes=20_000)
+        for first in range(1, 500, 5):
+            await fill(store, first, first + 4)
+        prepared = [path for path in tmp_path.glob("segment-*.log") if path.stat().st_size >= 20_000]
+        assert len(prepared) > 1
+        await store.close()
+        store, content = await opened(tmp_path, segment_bytes=20_000)
+        assert content == journal(1, 500)
+        assert len(await store.read(list(range(1, 501)))) == 500
+        await store.close()
+
+    async def test_a_small_store_has_none(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path)
+        await fill(store, 1, 10)
+        await store.close()
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 10_000
+
+    async def test_an_end_without_a_seal_is_sealed_where_the_last_whole_record_ends(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path / "whole", segment_bytes=20_000)
+        for first in range(1, 100, 5):
+            await fill(store, first, first + 4)
+        live = tmp_path / "live"
+        shutil.copytree(tmp_path / "whole", live)  # as a crash leaves it: no seal, zeros to the end
+        await store.close()
+        store, content = await opened(live)
+        assert content == journal(1, 99) + b"|e100"
+        await store.append(b"after")
+        await store.close()
+        store, content = await opened(live)
+        assert content == journal(1, 100) + b"|after"
+        await store.close()
+
+
 class TestFaults:
     async def test_a_full_disk_refuses_what_it_cannot_hold_and_loses_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, _ = await opened(tmp_path)
         await fill(store, 1, 3)
-        real = os.writev
+        real = os.pwritev
 
-        def half(fd: int, parts: list[bytes]) -> int:
-            real(fd, [b"".join(parts)[:50]])
+        def half(fd: int, parts: list[bytes], position: int) -> int:
+            real(fd, [b"".join(parts)[:50]], position)
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(os, "writev", half)
+        monkeypatch.setattr(os, "pwritev", half)
         with pytest.raises(StoreUnavailableError, match="No space left on device"):
             await store.append(b"e4", (4, b"x" * 100))
-        monkeypatch.setattr(os, "writev", real)
+        monkeypatch.setattr(os, "pwritev", real)
         await store.append(b"e5")
         await store.close()
         store, content = await opened(tmp_path)
@@ -261,10 +297,10 @@ class TestFaults:
 
     async def test_a_short_write_is_finished(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store, _ = await opened(tmp_path)
-        real = os.writev
-        monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, [b"".join(parts)[:37]]))
+        real = os.pwritev
+        monkeypatch.setattr(os, "pwritev", lambda fd, parts, position: real(fd, [b"".join(parts)[:37]], position))
         await fill(store, 1, 3)
-        monkeypatch.setattr(os, "writev", real)
+        monkeypatch.setattr(os, "pwritev", real)
         await store.close()
         store, content = await opened(tmp_path)
         assert content == journal(1, 3)

@@ -1,9 +1,10 @@
 """The default store: append-only segments under one directory, no server to run.
 
 Appends are collected while a write is under way and then written and synced together by one thread (group commit), so
-the event loop never waits for the disk. A record that was torn by a crash is cut off at the next start; it was never
-acknowledged. Compaction folds sealed segments into a snapshot, moves the few payloads of nearly empty segments on, and
-deletes the files; it runs in its own thread on the files alone.
+the event loop never waits for the disk. A record that was torn by a crash is left out at the next start; it was never
+acknowledged. Segments are filled with zeros before they are used: a sync is then one write to the disk and does not
+wait for the file system's journal, which other files keep busy. Compaction folds sealed segments into a snapshot, moves
+the few payloads of nearly empty segments on, and deletes the files; it runs in its own thread on the files alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from isal.isal_zlib import crc32
 
 from tinker_atropos.trajectories.store import Fold, Recovered, StoreCorruptError, StoreUnavailableError
-from tinker_atropos.trajectories.store.segment import Place, header, scan
+from tinker_atropos.trajectories.store.segment import SEAL, Place, header, scan
 from tinker_atropos.trajectories.store.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,9 @@ class EmbeddedStore:
         self._crowded = False
         self._sync_seconds = 0.0
         self._broken = ""
+        self._spare = directory / "spare.log"
+        self._prepared = False
+        self._preparing: asyncio.Future[None] | None = None
         self._lock: FileIO | None = None
         self.on_sync: Callable[[float], None] = lambda _: None
         self.on_lost: Callable[[str], None] = lambda _: None  # never: the lock is held until the end
@@ -132,26 +136,27 @@ class EmbeddedStore:
 
     def _read_segment(self, number: int, last: bool, entries: list[bytes]) -> None:
         path = self._path(number)
-        size = path.stat().st_size
-        end = 0
+        end, sealed = 0, False
         for record in scan(path, number, payloads=last):
+            if record.seal:
+                sealed = True
+                break
             end = record.end
             if record.entry and number >= self._folded:
                 entries.append(record.entry)
             self._journal[number] += len(record.entry)
             if record.payload:
                 self._place(record.payload_number, record.payload)
-        if end < size:
+        if not sealed:
             if not last:
-                raise StoreCorruptError(
-                    f"{path}: damaged at byte {end} of {size}, and later segments exist; restore the file"
-                )
-            logger.warning(
-                "cut off %d bytes at the end of %s that were written but never acknowledged", size - end, path.name
-            )
-            with path.open("r+b") as file:
-                file.truncate(end)
-                os.fsync(file.fileno())
+                raise StoreCorruptError(f"{path}: damaged at byte {end}, and later segments exist; restore the file")
+            logger.info("%s ended at byte %d without a seal: the last process did not end in order", path.name, end)
+            fd = os.open(path, os.O_RDWR)
+            try:
+                _write_all(fd, (SEAL,), end)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
         self._files[number] = FileIO(path, "r")
         self._sizes[number] = end
 
@@ -161,14 +166,46 @@ class EmbeddedStore:
         self._living[place.segment] += place.length
 
     def _start_segment(self, number: int) -> None:
+        """Begin to write to a segment: the one that lies ready, or an empty file that grows."""
         if self._fd >= 0:
+            _write_all(self._fd, (SEAL,), self._end)
+            os.fdatasync(self._fd)
             os.close(self._fd)
         path = self._path(number)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._prepared = self._spare.exists()
+        if self._prepared:
+            self._spare.rename(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._sync_directory()
         self._files[number] = FileIO(path, "r")
         self._active, self._end = number, 0
         self._sizes[number] = 0
+
+    def _prepare(self) -> None:
+        """In the compactor's thread: lay a segment of zeros ready."""
+        temporary = self._directory / "spare.tmp"
+        zeros = bytes(1 << 20)
+        with temporary.open("wb") as file:
+            for _ in range(0, self._segment_bytes, len(zeros)):
+                file.write(zeros)
+            file.truncate(self._segment_bytes)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self._spare)
+
+    def _prepare_if_due(self) -> None:
+        """Runs that store little need none; on a disk with little room there is none."""
+        if self._preparing is not None or self._broken or self._end < self._segment_bytes // 64 or self._spare.exists():
+            return
+        space = os.statvfs(self._directory)
+        if space.f_bavail * space.f_frsize > self._free_bytes + 4 * self._segment_bytes:
+            self._preparing = asyncio.get_running_loop().run_in_executor(self._compactor, self._prepare)
+            self._preparing.add_done_callback(self._prepared_spare)
+
+    def _prepared_spare(self, done: asyncio.Future[None]) -> None:
+        self._preparing = None
+        if not done.cancelled() and done.exception() is not None:
+            logger.warning("store: no segment could be prepared: %s", done.exception())
 
     def _sync_directory(self) -> None:
         fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -220,13 +257,14 @@ class EmbeddedStore:
             asyncio.get_running_loop().call_later(_GATHER_SECONDS if self._crowded else 0, self._commit)
         else:
             self._idle.set()
+            self._prepare_if_due()
             self._compact_if_due()
 
     def _write(self, batch: Sequence[_Append]) -> _Written:
         """In the writer's thread: write and sync a batch, all of it or nothing (but payloads that no longer fit)."""
         if self._broken:
             raise OSError(errno.EIO, self._broken)
-        if self._end >= self._segment_bytes:
+        if self._end >= self._segment_bytes or (not self._prepared and self._end and self._spare.exists()):
             self._start_segment(self._active + 1)
         space = os.fstatvfs(self._fd)
         room = space.f_bavail * space.f_frsize - self._free_bytes
@@ -247,8 +285,9 @@ class EmbeddedStore:
             places.append(Place(self._active, start, len(payload), checksum) if payload else None)
         started = time.perf_counter()
         try:
+            position = self._end
             for first in range(0, len(parts), _IOV_MAX):
-                _write_all(self._fd, parts[first : first + _IOV_MAX])
+                position += _write_all(self._fd, parts[first : first + _IOV_MAX], position)
             os.fdatasync(self._fd)
         except OSError as error:
             self._undo(error)
@@ -374,9 +413,14 @@ class EmbeddedStore:
             await self._idle.wait()
             if self._compacting is not None:
                 await asyncio.wait((self._compacting,))
+        if self._preparing is not None:
+            await asyncio.wait((self._preparing,))
         self._writer.end()
         self._compactor.shutdown()
         if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                _write_all(self._fd, (SEAL,), self._end)
+                os.fdatasync(self._fd)
             os.close(self._fd)
             self._fd = -1
         self._files.clear()
@@ -401,13 +445,16 @@ def look_into(directory: Path) -> Recovered:
     return Recovered(snapshot, entries)
 
 
-def _write_all(fd: int, parts: Sequence[bytes]) -> None:
+def _write_all(fd: int, parts: Sequence[bytes], position: int) -> int:
     total = sum(len(part) for part in parts)
-    written = os.writev(fd, parts)
+    written = os.pwritev(fd, parts, position)
     if written < total:
         rest = memoryview(b"".join(parts))[written:]
         while rest:
-            rest = rest[os.write(fd, rest) :]
+            count = os.pwrite(fd, rest, position + written)
+            written += count
+            rest = rest[count:]
+    return total
 
 
 def _read_all(wanted: Sequence[tuple[FileIO, Place]]) -> list[bytes]:

@@ -6,7 +6,8 @@ A record is a header of 28 bytes, a journal entry and a payload:
     u16    u32        u32          u64             u32        u32          u16          (little-endian)
 
 `entry_crc` and `payload_crc` are CRC-32; `header_crc` is the lower half of the CRC-32 of the bytes before it. A record
-whose entry is empty is a payload that compaction moved here; payload length 0 and number 0 mean no payload.
+whose entry is empty is a payload that compaction moved here; payload length 0 and number 0 mean no payload. A record
+with neither is the seal: the segment is complete. What follows a segment's last record is zeros.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class Record:
     end: int
     """Offset of the byte after it."""
 
+    @property
+    def seal(self) -> bool:
+        """Whether this says that the segment is complete."""
+        return not self.entry and self.payload is None
+
 
 def header(entry: bytes, payload_number: int, payload: bytes, payload_crc: int) -> bytes:
     """The bytes that go before an entry and its payload."""
@@ -50,11 +56,11 @@ def header(entry: bytes, payload_number: int, payload: bytes, payload_crc: int) 
     return start + (crc32(start) & 0xFFFF).to_bytes(2, "little")
 
 
-def scan(path: Path, number: int, *, payloads: bool) -> Iterator[Record]:
-    """Every whole record of a segment up to the first torn one; `payloads` = check their contents too.
+SEAL = header(b"", 0, b"", 0)
 
-    Whoever asks compares the last record's end with the size of the file.
-    """
+
+def scan(path: Path, number: int, *, payloads: bool) -> Iterator[Record]:
+    """Every whole record of a segment, up to its seal or the first torn one; `payloads` = check their contents too."""
     size = path.stat().st_size
     with path.open("rb") as file:
         offset = 0
@@ -77,5 +83,8 @@ def scan(path: Path, number: int, *, payloads: bool) -> Iterator[Record]:
                     file.seek(end)
                 elif crc32(file.read(payload_len)) != payload_crc:
                     return
-            yield Record(entry, payload_number, place, end)
+            record = Record(entry, payload_number, place, end)
+            yield record
+            if record.seal:
+                return
             offset = end
