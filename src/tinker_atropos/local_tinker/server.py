@@ -7,6 +7,7 @@ import datetime as dt
 import fcntl
 import json
 import logging
+import os
 import secrets
 import signal
 import time
@@ -33,7 +34,7 @@ from tinker_atropos.local_tinker.worker import Worker
 logger = logging.getLogger(__name__)
 
 _HOUSEKEEPING = 5.0
-_PATIENCE = 20.0
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,14 @@ class Server:
         await ended.wait()
         logger.info("ending: finishing what is being computed")
         keeper.cancel()
-        stopped = asyncio.to_thread(self._worker.stop, _PATIENCE)
-        if not await stopped:
-            logger.warning("the engine is still busy after %.0f s; ending anyway", _PATIENCE)
+        stopped = await asyncio.to_thread(self._worker.stop, _PATIENCE)
         await runner.cleanup()
+        if not stopped:
+            # Compiling can't be interrupted, and an interpreter that ends under it may crash. Nothing is lost:
+            # what is saved is saved whole.
+            logger.warning("the engine is still busy after %.0f s; ending without it", _PATIENCE)
+            logging.shutdown()
+            os._exit(0)
         self._registry.close()
         self._lock.close()
 
