@@ -6,7 +6,7 @@ TIERS  ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down demo-local test lint format generate lock venv cluster-binaries images cluster-up cluster-down clean
+.PHONY: clean-cache help demo demo-down demo-local test lint format generate lock venv cluster-binaries images cluster-up cluster-down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -56,6 +56,9 @@ cluster-up: ## An empty built-in cluster named demo
 	@$(PYTHON) devcluster/devcluster.py up
 
 cluster-down: demo-down ## The same as demo-down
+
+clean-cache: ## Remove what is kept outside the clone: built programs, waiting images (with none of its clusters up)
+	@$(PYTHON) devcluster/devcluster.py purge
 
 clean: ## Remove what was built inside the clone (the cache outside is kept)
 	rm -rf $(VENV) dist build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

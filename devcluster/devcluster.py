@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     command("down", "end the cluster and remove all it left")
     command("status", "say whether the cluster is up, as JSON")
     command("kubeconfig", "print the path of the cluster's kubeconfig")
+    commands.add_parser("purge", help="remove programs and images kept for later clusters; none may be up")
     commands.add_parser("build", help="build the programs; prints the folder that holds kubectl, helm and the rest")
     return top
 
@@ -75,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
             if cluster.down(arguments.name)
             else f"there was no cluster {arguments.name!r}"
         )
+    elif arguments.command == "purge":
+        cluster.purge()
     elif arguments.command == "build":
         print(programs.ensure().directory)
     else:

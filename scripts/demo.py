@@ -225,7 +225,7 @@ def how_to_look(target: Target) -> str:
         f"  kubectl get tar {RUN} -o yaml       # all that its status tells\n"
         f"  kubectl describe tar {RUN}          # with events\n"
         f"  kubectl get all,configmap,secret         # what the operator made for it\n"
-        f"  kubectl -n {SYSTEM} logs deployment/{RELEASE}\n"
+        f"  kubectl -n {SYSTEM} logs deployment/{RELEASE}-operator\n"
         f"  make demo-down                           # remove cluster and all"
     )
 
@@ -259,6 +259,7 @@ def up(arguments: argparse.Namespace) -> int:
 def down(arguments: argparse.Namespace) -> int:
     if not arguments.context:
         say(f"cluster {CLUSTER!r} is gone" if cluster.down(CLUSTER) else f"there is no cluster {CLUSTER!r}")
+        say("what took long to make is kept for the next time; `make clean-cache` removes that too")
         return 0
     target = foreign(arguments.context, arguments.registry or "-")
     target.call("-n", NAMESPACE, "delete", "tar", RUN, "--ignore-not-found", "--cascade=foreground", check=False)

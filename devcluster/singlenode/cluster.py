@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from singlenode import containers, control_plane, node, processes, programs
-from singlenode.layout import ClusterError, Layout, layout
+from singlenode.layout import ClusterError, Layout, cache_directory, layout
 from singlenode.progress import say, step
 
 CONTROL_PLANE = "control-plane"
@@ -108,6 +108,19 @@ def down(name: str) -> bool:
             _remove(paths)
     paths.lock.unlink(missing_ok=True)
     return existed
+
+
+def purge() -> None:
+    """Remove what is kept between clusters: built programs and, as root, the images that wait for the next node."""
+    some = layout("some")
+    clusters = some.root.parent
+    left = sorted(p.name for p in clusters.iterdir() if p.is_dir()) if clusters.is_dir() else []
+    if left:
+        raise ClusterError(f"cluster {', '.join(left)} is still there: run `devcluster down --name {left[0]}` first")
+    for folder in (cache_directory(), containers.store(some)):
+        if folder.exists():
+            with step(f"removing {folder}", "1-60 s"):
+                shutil.rmtree(folder)
 
 
 def _end(paths: Layout) -> None:
