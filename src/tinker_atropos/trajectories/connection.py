@@ -40,6 +40,8 @@ class Request:
     keep_alive: bool
     hung_up: Callable[[], bool]
     """Whether the client is gone."""
+    chunks: bool = True
+    """Whether the client knows answers in chunks (HTTP/1.1)."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._body: list[bytes] = []
         self._size = 0
         self._in_body = False
+        self._chunks = True
         self._direct: memoryview | None = None
 
     # -- transport ---------------------------------------------------------------------------------------------------
@@ -168,6 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_body = True
         self._method = self._parser.get_method().decode("latin-1")
         self._keep_alive = self._parser.should_keep_alive()
+        self._chunks = self._parser.get_http_version() == "1.1"
         length = self._headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._max_body:
             self._refuse_size()
@@ -196,7 +200,9 @@ class Connection(asyncio.BufferedProtocol):
             parts = urlsplit(url)
             path = unquote(parts.path)
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        request = Request(self._method, path, query, self._headers, body, self._keep_alive, lambda: self._lost)
+        request = Request(
+            self._method, path, query, self._headers, body, self._keep_alive, lambda: self._lost, self._chunks
+        )
         self._begin()
         if self._unconfirmed is not None:
             self._confirm(True)
@@ -243,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
                     response = error_response(500, "an error of this server; its log tells more")
                 keep = isinstance(item, Request) and item.keep_alive
                 if response.stream is not None:
-                    await self._send_stream(response, keep)
+                    await self._send_stream(response, keep, not isinstance(item, Request) or item.chunks)
                 elif not self._lost:
                     self._send(response, keep)
                 self._finish(keep, response)
@@ -266,9 +272,13 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, response: Response, keep: bool) -> None:
         self._transport.write(self._head(response, keep, f"Content-Length: {len(response.body)}\r\n") + response.body)
 
-    async def _send_stream(self, response: Response, keep: bool) -> None:
+    async def _send_stream(self, response: Response, keep: bool, chunks: bool) -> None:
         assert response.stream is not None
         if self._lost:
+            return
+        if not chunks:  # HTTP/1.0 knows no chunks
+            response.body = b"".join([chunk async for chunk in response.stream])
+            self._send(response, keep)
             return
         self._transport.set_write_buffer_limits(_DRAIN_ABOVE)
         self._transport.write(self._head(response, keep, "Transfer-Encoding: chunked\r\n"))

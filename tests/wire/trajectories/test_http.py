@@ -79,6 +79,44 @@ class TestHappyPath:
         order = [b"AtroposLib" in part for part in received.split(b"HTTP/1.1 200 OK")[1:]]
         assert order == [True, False, True, False, True]
 
+    def ask(self, server: Any, *parts: bytes) -> bytes:
+        """Send raw bytes, piece by piece, and read until the server closes."""
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(0.05)
+            received = b""
+            while data := connection.recv(65536):
+                received += data
+        return received
+
+    def test_a_body_in_chunks(self, server: Any) -> None:
+        body = json.dumps(server.group(1)).encode()
+        head = b"POST /scored_data HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunks = [b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:100], body[100:])]
+        assert self.ask(server, head, *chunks, b"0\r\n\r\n").endswith(b'{"status":"received"}')
+
+    def test_a_head_in_pieces_and_a_large_body(self, server: Any) -> None:
+        body = json.dumps(server.group(1, length=20_000)).encode()
+        head = b"POST /scored_data HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        answer = self.ask(server, head[:30], head[30:] + body[:70_000], body[70_000:])
+        assert answer.endswith(b'{"status":"received"}')
+
+    def test_a_client_that_asks_before_it_sends(self, server: Any) -> None:
+        body = json.dumps(server.group(1)).encode()
+        head = b"POST /scored_data HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
+        head += b"Content-Length: %d\r\n\r\n"
+        answer = self.ask(server, head % len(body), body)
+        assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+
+    def test_an_old_client_gets_its_batch_in_one_piece(self, server: Any) -> None:
+        server.register(batch_size=8)
+        server.post("/scored_data_list", [server.group(number) for number in range(2)])
+        answer = self.ask(server, b"GET /batch HTTP/1.0\r\n\r\n")
+        head, _, text = answer.partition(b"\r\n\r\n")
+        assert b"chunked" not in head and b"Connection: close" in head
+        assert server.numbers(json.loads(text)) == [0, 1]
+
     def test_any_order_works(self, server: Any) -> None:
         """AP-7: posts before a trainer is there, then registration, then batches."""
         server.post("/scored_data_list", [server.group(number) for number in range(4)])
