@@ -297,6 +297,8 @@ class Ledger:
         size, queued = self.settings.batch_size, self.queue.sequences
         if queued < size:
             return f"{queued} of {size} sequences are queued"
+        if self.blocked_since is None:
+            return "the trainer: enough is queued for its next batch"
         if self.missing:
             return self.missing
         sizes = Counter[int]()
