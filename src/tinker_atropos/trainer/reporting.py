@@ -59,8 +59,14 @@ class Reporter:
             self.update(message=message)
 
     async def start(self) -> None:
-        """Send the first report and learn what the status knows; then go on in the background."""
-        await self._send()
+        """Send the first report and learn what the status knows; then go on in the background.
+
+        Tried several times: a run whose store was lost goes on from the checkpoint in the answer.
+        """
+        for pause in (1.0, 2.0, 4.0, 0.0):
+            if await self._send():
+                break
+            await asyncio.sleep(pause)
         self._task = asyncio.create_task(self._loop())
 
     async def _loop(self) -> None:

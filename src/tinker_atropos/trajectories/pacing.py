@@ -172,7 +172,9 @@ class Pacing:
             return True
         oldest = min([situation.policy_step, *(credit.step for credit in self._credits.values())])
         room = situation.batch_size * (situation.limit + 1 + oldest - situation.step)
-        return situation.waiting + self._expected(situation.limit) + sequences <= room
+        outstanding = situation.waiting + self._expected(situation.limit)
+        # One that is larger than the whole room starts when it is alone: everybody would wait behind it for ever.
+        return room > 0 if outstanding == 0 else outstanding + sequences <= room
 
     def _expected(self, limit: int) -> float:
         """Sequences that will come of the running rollouts. On-policy runs cannot use one too many: they count all."""

@@ -45,6 +45,15 @@ def test_room(behaviour: str, changes: dict[str, Any], count: int) -> None:
     assert granted(Pacing(), 20, **changes) == count, behaviour
 
 
+def test_a_want_larger_than_the_whole_room_starts_alone_and_blocks_nobody_for_ever() -> None:
+    pacing = Pacing()
+    pacing.want((1, "large"), "e", "i", 64)
+    pacing.want((1, "small"), "e", "i", 4)
+    assert pacing.grants(situation(limit=0), 0.0) == [(1, "large")]
+    pacing.posted("e", "i", 64)
+    assert pacing.grants(situation(limit=0), 0.0) == [(1, "small")]
+
+
 class TestCredits:
     def test_a_group_that_is_posted_settles_its_credit(self) -> None:
         pacing = Pacing()
