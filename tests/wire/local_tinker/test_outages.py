@@ -73,7 +73,7 @@ def test_everything_saved_survives_kill_9(request: pytest.FixtureRequest, tmp_pa
     before = drawn()
     step(training)
     expected, used = loss(training), server.usage()
-    in_flight = samplers[0].sample(prompt, 2, types.SamplingParams(max_tokens=1500, seed=4, stop=[]))
+    in_flight = samplers[0].sample(prompt, 2, types.SamplingParams(max_tokens=700, seed=4, stop=[]))
     time.sleep(0.5)
     server.kill()
     assert not in_flight.future().done()
@@ -85,7 +85,7 @@ def test_everything_saved_survives_kill_9(request: pytest.FixtureRequest, tmp_pa
     assert server.usage()["train"] > used["train"]
     with pytest.raises(tinker.NotFoundError, match="create a training client from the last saved state"):
         training.forward_backward([datum()], "cross_entropy").result(timeout=60)
-    assert [len(row.tokens) for row in in_flight.result(timeout=240).sequences] == [1500, 1500]
+    assert [len(row.tokens) for row in in_flight.result(timeout=240).sequences] == [700, 700]
 
 
 def test_only_the_set_key_is_accepted_and_sigterm_ends_in_order(request: pytest.FixtureRequest, tmp_path: Path) -> None:
