@@ -110,8 +110,9 @@ def test_the_quick_start_learns(tmp_path: Path, data: Path, start: Start, seed: 
     assert processes_of(data) == []
 
 
-def test_interrupted_it_ends_everything_and_goes_on_later(data: Path, start: Start) -> None:
-    process = start()
+def test_interrupted_it_ends_everything_and_goes_on_later(tmp_path: Path, data: Path, start: Start) -> None:
+    file = changed(tmp_path, lambda spec: spec["config"]["env"].update(total_steps=10))
+    process = start(file)
     until(lambda: len(logged_steps(data)) >= 3, "three steps", 200)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -119,20 +120,19 @@ def test_interrupted_it_ends_everything_and_goes_on_later(data: Path, start: Sta
     assert f"go on with: --data {data}" in errors and "Traceback" not in errors
     assert processes_of(data) == []
 
-    process = start(QUICKSTART, "--output", "json")
+    process = start(file, "--output", "json")
     output, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors
     report = json.loads(output)["report"]
-    assert (report["step"], report["epoch"]) == (40, 2)
+    assert (report["step"], report["epoch"]) == (10, 2)
     steps = [record["step"] for record in logged_steps(data)]
-    assert sorted(set(steps)) == list(range(1, 41)) and len(steps) <= 41
+    assert sorted(set(steps)) == list(range(1, 11)) and len(steps) <= 11
 
 
 @pytest.mark.parametrize("part", ["trajectories", "gateway", "relay", "local-tinker", "serve"])
 def test_a_part_that_dies_is_named(data: Path, start: Start, part: str) -> None:
     process = start()
-    until(lambda: len(logged_steps(data)) >= 1, "a step", 200)
-    os.kill(until(lambda: pid_of(data, part), part), signal.SIGKILL)
+    os.kill(until(lambda: pid_of(data, part), part, 100), signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode not in (0, None)
     named = "environment last-digit-0" if part == "serve" else "relay last-digit-0" if part == "relay" else part
@@ -143,7 +143,7 @@ def test_a_part_that_dies_is_named(data: Path, start: Start, part: str) -> None:
 
 def test_killed_itself_it_leaves_nothing_running(data: Path, start: Start) -> None:
     process = start()
-    until(lambda: len(logged_steps(data)) >= 1, "a step", 200)
+    until(lambda: pid_of(data, "serve"), "the environment", 100)
     process.kill()
     until(lambda: processes_of(data) == [], "everything ended", 60)
 
