@@ -101,6 +101,7 @@ def command(
         if not token:
             raise click.ClickException(f"--token-file {token_file} is empty; write the run's token into it")
     try:
+        gc.freeze()
         gc.set_threshold(50_000, 50, 100)  # the ledger is many small objects that stay
         uvloop.run(
             serve_until_signal(

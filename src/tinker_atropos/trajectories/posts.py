@@ -20,6 +20,7 @@ from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Version
 
 MASKED = -100
+np.seterr(over="ignore")  # numbers that do not fit in 32 bits are found and refused, not warned of
 _PARSER = simdjson.Parser()
 """Used again and again: its buffers stay warm."""
 INT32_MAX = 2**31 - 1
@@ -107,8 +108,8 @@ def _first_odd_number(where: tuple[str | int, ...], value: Any) -> tuple[tuple[s
     return None
 
 
-def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
-    """One ScoredData object (a simdjson element) as a Post."""
+def read_post(element: Any, limits: Limits, find: FindVersions | None, *, prompts: bool = True) -> Post:
+    """One ScoredData object (a simdjson element) as a Post; `prompts` = with the digest of its prompt."""
     if not isinstance(element, simdjson.Object):
         raise InvalidPostError((), f"a group must be an object, not {_kind(element)}")
     reader = _Reader(element)
@@ -151,10 +152,11 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
     logprobs = reader.floats("inference_logprobs", lengths)
     reference = reader.floats("ref_logprobs", lengths)
     loss_mask = loss.view(np.uint8)
+    loss_bytes = loss_mask.tobytes()
     group = pb.StoredGroup(
         lengths=np.array(lengths, "<u4").tobytes(),
         tokens=ids.tobytes(),
-        loss_mask=loss_mask.tobytes(),
+        loss_mask=loss_bytes,
         scores=np.array(scores, "<f8").tobytes(),
         logprobs=b"" if logprobs is None else logprobs.tobytes(),
         masks=odd_masks,
@@ -187,10 +189,10 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None) -> Post:
         env_id=env_id,
         sequences=count,
         tokens=len(ids),
-        sampled=int(np.count_nonzero(loss)),
+        sampled=loss_bytes.count(1),
         oldest=min(known) if known else None,
         unknown=len(found) - len(known),
-        prompt=prompt_digest(ids[: lengths[0]], loss_mask[: lengths[0]]),
+        prompt=prompt_digest(ids[: lengths[0]], loss_mask[: lengths[0]]) if prompts else b"",
     )
 
 
@@ -258,9 +260,9 @@ class _Reader:
 
     @staticmethod
     def finite(field: str, values: npt.NDArray[Any], rows: list[int]) -> Floats:
-        with np.errstate(over="ignore"):
-            single: Floats = values.astype(np.float32)
-        if not np.isfinite(single).all():
+        single: Floats = values.astype(np.float32)
+        # One pass that any nan or infinity spoils; only then is looked closer.
+        if not math.isfinite(np.dot(single, single)) and not np.isfinite(single).all():
             position = int(np.flatnonzero(~np.isfinite(single))[0])
             raise InvalidPostError(_place(field, rows, position), f"{values[position]} does not fit in 32 bits")
         return single
@@ -379,7 +381,12 @@ def _place(field: str, lengths: list[int], position: int) -> tuple[str | int, ..
 
 
 def _check_range(field: str, values: npt.NDArray[Any], lengths: list[int], low: int, high: int) -> None:
-    if not len(values) or (int(values.min()) >= low and int(values.max()) <= high):
+    if not len(values):
+        return
+    if low == 0 and high == INT32_MAX:  # one pass: any negative or larger number leaves its bits
+        if 0 <= int(np.bitwise_or.reduce(values)) <= INT32_MAX:
+            return
+    elif int(values.min()) >= low and int(values.max()) <= high:
         return
     position = int(np.flatnonzero((values < low) | (values > high))[0])
     raise InvalidPostError(_place(field, lengths, position), f"{values[position]} is not within {low} and {high}")

@@ -256,7 +256,8 @@ class Routes:
 
     def _read(self, element: Any, instance: str) -> Post:
         try:
-            return read_post(element, self._exchange.limits(), self._exchange.find_versions(instance))
+            exchange = self._exchange
+            return read_post(element, exchange.limits(), exchange.find_versions(instance), prompts=bool(instance))
         except InvalidPostError as error:
             self._exchange.metrics.refused(error.where[0] if error.where else "body")
             raise _invalid(error, 422) from None

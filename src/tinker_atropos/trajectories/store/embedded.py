@@ -80,6 +80,7 @@ class EmbeddedStore:
         self._fd = -1
         self._end = 0
         self._pending: list[_Append] = []
+        self._loop: asyncio.AbstractEventLoop
         self._idle = asyncio.Event()  # nothing is pending or being written
         self._idle.set()
         self._compacting: asyncio.Task[None] | None = None
@@ -96,6 +97,7 @@ class EmbeddedStore:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> Recovered:
+        self._loop = asyncio.get_running_loop()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._lock = FileIO(self._directory / "lock", "a")
@@ -217,14 +219,13 @@ class EmbeddedStore:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, entry: bytes, payload: tuple[int, bytes] | None = None) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = self._loop.create_future()
         number, data = payload or (0, b"")
         self._pending.append((entry, number, data, future))
         if self._idle.is_set():
             self._idle.clear()
             if self._crowded:
-                loop.call_later(_GATHER_SECONDS, self._commit)
+                self._loop.call_later(_GATHER_SECONDS, self._commit)
             else:
                 self._commit()
         return future
@@ -233,7 +234,7 @@ class EmbeddedStore:
         """Give what is pending to the writer."""
         batch, self._pending = self._pending, []
         self._crowded = len(batch) > 1
-        self._writer.do(lambda: self._write(batch), lambda result: self._committed(batch, result))
+        self._writer.do(self._loop, lambda: self._write(batch), lambda result: self._committed(batch, result))
 
     def _committed(self, batch: Sequence[_Append], result: _Written | OSError) -> None:
         if isinstance(result, OSError):
@@ -254,7 +255,7 @@ class EmbeddedStore:
                 if not future.cancelled():
                     future.set_result(None)
         if self._pending:
-            asyncio.get_running_loop().call_later(_GATHER_SECONDS if self._crowded else 0, self._commit)
+            self._loop.call_later(_GATHER_SECONDS if self._crowded else 0, self._commit)
         else:
             self._idle.set()
             self._prepare_if_due()
@@ -340,7 +341,7 @@ class EmbeddedStore:
         """Seal the open segment and compact now."""
         if self._compacting is None:
             sealed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._writer.do(self._start_next_segment, lambda _: sealed.set_result(None))
+            self._writer.do(self._loop, self._start_next_segment, lambda _: sealed.set_result(None))
             await sealed
             self._compacting = asyncio.create_task(self._compact())
         await self._compacting

@@ -21,9 +21,8 @@ class Writer:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def do(self, work: Callable[[], T], done: Callable[[T | OSError], Any]) -> None:
-        """`done` is called on the caller's loop with the result, or with the OSError that the work ended in."""
-        loop = asyncio.get_running_loop()
+    def do(self, loop: asyncio.AbstractEventLoop, work: Callable[[], T], done: Callable[[T | OSError], Any]) -> None:
+        """`done` is called on the loop with the result, or with the OSError that the work ended in."""
 
         def run() -> None:
             result: T | OSError
