@@ -281,7 +281,7 @@ class TestFaults:
         await fill(store, 1, 3)
         real = os.pwritev
 
-        def half(fd: int, parts: list[bytes], position: int) -> int:
+        def half(fd: int, parts: list[bytes], position: int, flags: int = 0) -> int:
             real(fd, [b"".join(parts)[:50]], position)
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -295,10 +295,32 @@ class TestFaults:
         assert content == journal(1, 3) + b"|e5"
         await store.close()
 
+    async def test_a_file_system_without_synchronous_writes_is_synced_afterwards(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, _ = await opened(tmp_path)
+        real, synced = os.pwritev, []
+
+        def old(fd: int, parts: list[bytes], position: int, flags: int = 0) -> int:
+            if flags:
+                raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+            return real(fd, parts, position)
+
+        monkeypatch.setattr(os, "pwritev", old)
+        monkeypatch.setattr(os, "fdatasync", synced.append)
+        await store.append(b"e1")
+        assert len(synced) == 1
+        await store.close()
+        store, content = await opened(tmp_path)
+        assert content == b"e1"
+        await store.close()
+
     async def test_a_short_write_is_finished(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store, _ = await opened(tmp_path)
         real = os.pwritev
-        monkeypatch.setattr(os, "pwritev", lambda fd, parts, position: real(fd, [b"".join(parts)[:37]], position))
+        monkeypatch.setattr(
+            os, "pwritev", lambda fd, parts, position, flags=0: real(fd, [b"".join(parts)[:37]], position)
+        )
         await fill(store, 1, 3)
         monkeypatch.setattr(os, "pwritev", real)
         await store.close()
@@ -310,15 +332,15 @@ class TestFaults:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, _ = await opened(tmp_path)
-        real, calls = os.fdatasync, []
+        real, calls = os.pwritev, []
 
-        def fail_once(fd: int) -> None:
-            calls.append(fd)
+        def fail_once(fd: int, parts: list[bytes], position: int, flags: int = 0) -> int:
+            calls.append(real(fd, parts, position))
             if len(calls) == 1:
                 raise OSError(errno.EIO, "Input/output error")
-            real(fd)
+            return calls[-1]
 
-        monkeypatch.setattr(os, "fdatasync", fail_once)
+        monkeypatch.setattr(os, "pwritev", fail_once)
         with pytest.raises(StoreUnavailableError, match="Input/output error"):
             await store.append(b"e1")
         await store.append(b"e2")
@@ -336,7 +358,8 @@ class TestFaults:
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as broken:
-            broken.setattr(os, "fdatasync", fail)
+            broken.setattr(os, "pwritev", fail)
+            broken.setattr(os, "ftruncate", fail)
             with pytest.raises(StoreUnavailableError):
                 await store.append(b"e1")
         with pytest.raises(StoreUnavailableError, match="restart the server"):

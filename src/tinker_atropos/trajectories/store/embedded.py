@@ -39,14 +39,14 @@ SPARSE = 0.25
 """A sealed segment with a smaller share of living payload bytes is emptied and deleted."""
 _GATHER_SECONDS = 0.001
 """While several callers write at once, a commit waits this long for more of them: a third less CPU for each post."""
+_LOOK_SECONDS = 0.25
 _IOV_MAX = 512
 
 
 _Append = tuple[bytes, int, bytes, asyncio.Future[None]]
 """Entry, payload's number, payload, and who waits."""
 _REFUSED = Place(-1, 0, 0, 0)
-_Written = Sequence[Place | None]
-"""Where each payload of a batch lies; `_REFUSED` where there was no room."""
+"""Where a payload lies for which there was no room."""
 
 
 class EmbeddedStore:
@@ -85,10 +85,11 @@ class EmbeddedStore:
         self._idle.set()
         self._compacting: asyncio.Task[None] | None = None
         self._crowded = False
-        self._sync_seconds = 0.0
         self._broken = ""
         self._spare = directory / "spare.log"
+        self._spare_ready = False
         self._prepared = False
+        self._looked, self._room = float("-inf"), 0
         self._preparing: asyncio.Future[None] | None = None
         self._lock: FileIO | None = None
         self.on_sync: Callable[[float], None] = lambda _: None
@@ -109,6 +110,7 @@ class EmbeddedStore:
             raise StoreUnavailableError(f"store directory {self._directory} is in use by another process") from error
         for left_over in self._directory.glob("*.tmp"):
             left_over.unlink()
+        self._spare_ready = self._spare.exists()
         snapshot = self._newest_snapshot()
         segments = sorted(int(path.stem.removeprefix("segment-")) for path in self._directory.glob("segment-*.log"))
         if snapshot is None and segments and segments[0] > 1:
@@ -155,8 +157,7 @@ class EmbeddedStore:
             logger.info("%s ended at byte %d without a seal: the last process did not end in order", path.name, end)
             fd = os.open(path, os.O_RDWR)
             try:
-                _write_all(fd, (SEAL,), end)
-                os.fsync(fd)
+                _write_and_sync(fd, (SEAL,), end)
             finally:
                 os.close(fd)
         self._files[number] = FileIO(path, "r")
@@ -170,11 +171,10 @@ class EmbeddedStore:
     def _start_segment(self, number: int) -> None:
         """Begin to write to a segment: the one that lies ready, or an empty file that grows."""
         if self._fd >= 0:
-            _write_all(self._fd, (SEAL,), self._end)
-            os.fdatasync(self._fd)
+            _write_and_sync(self._fd, (SEAL,), self._end)
             os.close(self._fd)
         path = self._path(number)
-        self._prepared = self._spare.exists()
+        self._prepared, self._spare_ready = self._spare_ready, False
         if self._prepared:
             self._spare.rename(path)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -197,7 +197,7 @@ class EmbeddedStore:
 
     def _prepare_if_due(self) -> None:
         """Runs that store little need none; on a disk with little room there is none."""
-        if self._preparing is not None or self._broken or self._end < self._segment_bytes // 64 or self._spare.exists():
+        if self._preparing is not None or self._broken or self._end < self._segment_bytes // 64 or self._spare_ready:
             return
         space = os.statvfs(self._directory)
         if space.f_bavail * space.f_frsize > self._free_bytes + 4 * self._segment_bytes:
@@ -206,7 +206,8 @@ class EmbeddedStore:
 
     def _prepared_spare(self, done: asyncio.Future[None]) -> None:
         self._preparing = None
-        if not done.cancelled() and done.exception() is not None:
+        self._spare_ready = not done.cancelled() and done.exception() is None
+        if not self._spare_ready and not done.cancelled():
             logger.warning("store: no segment could be prepared: %s", done.exception())
 
     def _sync_directory(self) -> None:
@@ -231,50 +232,16 @@ class EmbeddedStore:
         return future
 
     def _commit(self) -> None:
-        """Give what is pending to the writer."""
+        """Lay out what is pending and give it to the writer, whose thread then only writes and syncs."""
         batch, self._pending = self._pending, []
         self._crowded = len(batch) > 1
-        self._writer.do(self._loop, lambda: self._write(batch), lambda result: self._committed(batch, result))
-
-    def _committed(self, batch: Sequence[_Append], result: _Written | OSError) -> None:
-        if isinstance(result, OSError):
-            reason = StoreUnavailableError(f"the store cannot be written: {result.strerror or result}")
-            logger.error("store: %s", reason)
-            for _, _, _, future in batch:
-                if not future.cancelled():
-                    future.set_exception(reason)
-        else:
-            self.on_sync(self._sync_seconds)
-            for (entry, number, _, future), place in zip(batch, result, strict=True):
-                if place is _REFUSED:
-                    if not future.cancelled():
-                        future.set_exception(StoreUnavailableError("the store's disk is nearly full"))
-                    continue
-                if place is not None and (entry or number in self._index):  # a payload that moves may be gone by now
-                    self._place(number, place)
-                if not future.cancelled():
-                    future.set_result(None)
-        if self._pending:
-            self._loop.call_later(_GATHER_SECONDS if self._crowded else 0, self._commit)
-        else:
-            self._idle.set()
-            self._prepare_if_due()
-            self._compact_if_due()
-
-    def _write(self, batch: Sequence[_Append]) -> _Written:
-        """In the writer's thread: write and sync a batch, all of it or nothing (but payloads that no longer fit)."""
-        if self._broken:
-            raise OSError(errno.EIO, self._broken)
-        if self._end >= self._segment_bytes or (not self._prepared and self._end and self._spare.exists()):
-            self._start_segment(self._active + 1)
-        space = os.fstatvfs(self._fd)
-        room = space.f_bavail * space.f_frsize - self._free_bytes
+        roll = self._end >= self._segment_bytes or (self._spare_ready and self._end > 0 and not self._prepared)
+        segment, end = (self._active + 1, 0) if roll else (self._active, self._end)
+        begin, entries = end, 0
         parts: list[bytes] = []
         places: list[Place | None] = []
-        end, entries = self._end, 0
         for entry, number, payload, _ in batch:
-            room -= len(payload)
-            if payload and room < 0:
+            if payload and not self._fits(len(payload)):
                 places.append(_REFUSED)
                 continue
             checksum = crc32(payload)
@@ -283,20 +250,67 @@ class EmbeddedStore:
             start = end + len(head) + len(entry)
             end = start + len(payload)
             entries += len(entry)
-            places.append(Place(self._active, start, len(payload), checksum) if payload else None)
+            places.append(Place(segment, start, len(payload), checksum) if payload else None)
+
+        def done(result: float | OSError) -> None:
+            if not isinstance(result, OSError):
+                self._journal[segment] += entries
+                self._sizes[segment] = self._end = end
+            self._committed(batch, places, result)
+
+        self._writer.do(self._loop, lambda: self._write(parts, begin, roll), done)
+
+    def _fits(self, size: int) -> bool:
+        """Whether a payload leaves enough of the disk free; looked up a few times a second."""
+        now = time.monotonic()
+        if now - self._looked > _LOOK_SECONDS:
+            self._looked = now
+            space = os.statvfs(self._directory)
+            self._room = space.f_bavail * space.f_frsize - self._free_bytes
+        self._room -= size
+        return self._room >= 0
+
+    def _write(self, parts: Sequence[bytes], position: int, roll: bool) -> float:
+        """In the writer's thread: write and sync a batch, all of it or nothing; seconds that it took."""
+        if self._broken:
+            raise OSError(errno.EIO, self._broken)
         started = time.perf_counter()
+        if roll:
+            self._start_segment(self._active + 1)
         try:
-            position = self._end
-            for first in range(0, len(parts), _IOV_MAX):
-                position += _write_all(self._fd, parts[first : first + _IOV_MAX], position)
-            os.fdatasync(self._fd)
+            _write_and_sync(self._fd, parts, position)
         except OSError as error:
             self._undo(error)
             raise
-        self._sync_seconds = time.perf_counter() - started
-        self._journal[self._active] += entries
-        self._sizes[self._active] = self._end = end
-        return places
+        return time.perf_counter() - started
+
+    def _committed(self, batch: Sequence[_Append], places: Sequence[Place | None], result: float | OSError) -> None:
+        if isinstance(result, OSError):
+            reason = StoreUnavailableError(f"the store cannot be written: {result.strerror or result}")
+            logger.error("store: %s", reason)
+            for _, _, _, future in batch:
+                if not future.cancelled():
+                    future.set_exception(reason)
+        else:
+            self.on_sync(result)
+            for (entry, number, _, future), place in zip(batch, places, strict=True):
+                if place is _REFUSED:
+                    if not future.cancelled():
+                        future.set_exception(StoreUnavailableError("the store's disk is nearly full"))
+                    continue
+                if place is not None and (entry or number in self._index):  # a payload that moves may be gone by now
+                    self._place(number, place)
+                if not future.cancelled():
+                    future.set_result(None)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._pending:
+            self._loop.call_later(_GATHER_SECONDS if self._crowded else 0, self._commit)
+        else:
+            self._idle.set()
+            self._prepare_if_due()
+            self._compact_if_due()
 
     def _undo(self, error: OSError) -> None:
         """Nothing of a failed write may stay: what was decided afterwards would contradict it."""
@@ -340,10 +354,14 @@ class EmbeddedStore:
     async def compact(self) -> None:
         """Seal the open segment and compact now."""
         if self._compacting is None:
-            sealed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            while not self._idle.is_set():
+                await self._idle.wait()
+            self._idle.clear()
+            sealed: asyncio.Future[None] = self._loop.create_future()
             self._writer.do(self._loop, self._start_next_segment, lambda _: sealed.set_result(None))
             await sealed
             self._compacting = asyncio.create_task(self._compact())
+            self._go_on()
         await self._compacting
 
     def _start_next_segment(self) -> None:
@@ -420,8 +438,7 @@ class EmbeddedStore:
         self._compactor.shutdown()
         if self._fd >= 0:
             with contextlib.suppress(OSError):
-                _write_all(self._fd, (SEAL,), self._end)
-                os.fdatasync(self._fd)
+                _write_and_sync(self._fd, (SEAL,), self._end)
             os.close(self._fd)
             self._fd = -1
         self._files.clear()
@@ -446,16 +463,31 @@ def look_into(directory: Path) -> Recovered:
     return Recovered(snapshot, entries)
 
 
-def _write_all(fd: int, parts: Sequence[bytes], position: int) -> int:
-    total = sum(len(part) for part in parts)
-    written = os.pwritev(fd, parts, position)
-    if written < total:
-        rest = memoryview(b"".join(parts))[written:]
-        while rest:
-            count = os.pwrite(fd, rest, position + written)
-            written += count
-            rest = rest[count:]
-    return total
+def _write_and_sync(fd: int, parts: Sequence[bytes], position: int) -> None:
+    """One system call for the usual batch: every return from one waits for the interpreter's lock."""
+    synced = False
+    for first in range(0, len(parts), _IOV_MAX):
+        some = parts[first : first + _IOV_MAX]
+        total = sum(len(part) for part in some)
+        try:
+            written = os.pwritev(fd, some, position, os.RWF_DSYNC)
+            synced = True
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                raise
+            written, synced = os.pwritev(fd, some, position), False
+        if written < total:
+            rest = memoryview(b"".join(some))[written:]
+            position += written
+            while rest:
+                count = os.pwrite(fd, rest, position)
+                position += count
+                rest = rest[count:]
+            synced = False
+        else:
+            position += written
+        if not synced:
+            os.fdatasync(fd)
 
 
 def _read_all(wanted: Sequence[tuple[FileIO, Place]]) -> list[bytes]:
