@@ -144,7 +144,8 @@ class Server:
         self._close()
         if self._here is not None:
             thread, end = self._here
-            end()
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it ended by itself
+                end()
             thread.join(30)
             self._here = None
         if self.process is None:
