@@ -68,9 +68,11 @@ def pods(space: Namespace, name: str, component: str) -> list[dict[str, Any]]:
 
 
 def restarts(space: Namespace) -> dict[str, int]:
-    """Restart count of every container, by pod and container."""
+    """Restart count of every container of the pods that stay, by pod and container."""
     counts = {}
     for pod in space.list("pods"):
+        if "deletionTimestamp" in pod["metadata"]:
+            continue  # it may be gone at any moment
         pod_status = pod["status"]
         for entry in [*pod_status.get("containerStatuses", ()), *pod_status.get("initContainerStatuses", ())]:
             counts[f"{pod['metadata']['name']}/{entry['name']}"] = entry["restartCount"]
