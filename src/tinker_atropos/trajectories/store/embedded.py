@@ -187,12 +187,15 @@ class EmbeddedStore:
         """In the compactor's thread: lay a segment of zeros ready."""
         temporary = self._directory / "spare.tmp"
         zeros = bytes(1 << 20)
-        with temporary.open("wb") as file:
-            for _ in range(0, self._segment_bytes, len(zeros)):
-                file.write(zeros)
-            file.truncate(self._segment_bytes)
-            file.flush()
-            os.fsync(file.fileno())
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, self._segment_bytes)
+            for position in range(0, self._segment_bytes, len(zeros)):
+                os.pwrite(fd, zeros[: self._segment_bytes - position], position)
+                os.fdatasync(fd)  # piece by piece: no commit waits behind all of it
+            os.fsync(fd)
+        finally:
+            os.close(fd)
         temporary.rename(self._spare)
 
     def _prepare_if_due(self) -> None:
