@@ -159,7 +159,8 @@ class TestRealEnvironment:
             trainer.process.wait(60)
         until(lambda: quiet(fresh), "the end of sampling", 120)
         full = (self.LIMIT + 1) * GROUPS_PER_STEP
-        assert full - 1 <= outstanding(fresh) <= full
+        # Killed between its step and the publication of the weights, the policy is one step behind: a batch less room.
+        assert full - 1 - lost <= outstanding(fresh) <= full
         assert sampled(fresh) == sums(fresh)["stored"], "what was sampled was posted"
         assert "cancel" not in environment.read_text(errors="replace").lower()
 
