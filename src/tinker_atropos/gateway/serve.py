@@ -22,6 +22,7 @@ from tinker_atropos.gateway.service import TinkerService
 from tinker_atropos.gateway.text import Text
 from tinker_atropos.gateway.tokenizer_files import pack, resolve
 from tinker_atropos.gateway.trajectories import Trajectories
+from tinker_atropos.protocol.ending import end_in_any_case
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ async def run(settings: Settings) -> None:
                 _context_length(service, generator, settings.base_model),
             )
             _log.info("stopping")
+            end_in_any_case(5.0, 0)
         finally:
             await runner.cleanup()
             await trajectories.close()

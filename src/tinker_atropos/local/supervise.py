@@ -29,6 +29,7 @@ from tinker_atropos.local.progress import serve_progress
 from tinker_atropos.protocol.progress import ProgressReport
 from tinker_atropos.run import yaml_text
 from tinker_atropos.run.load import API_VERSION, KIND, RunFile
+from tinker_atropos.run.problems import InvalidRunError, Problem
 
 INTERRUPTED = 130
 
@@ -83,8 +84,12 @@ async def supervise(run: RunFile, data: Path, api_key: str, working_directory: P
 
 def _prepare(run: RunFile, folders: Folders) -> str:
     """Folders, token and run file; the uid of the run, kept when the folder already has one."""
-    for folder in (folders.root, folders.logs, folders.tinker):
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for folder in (folders.root, folders.logs, folders.tinker):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRunError([Problem("--data", f"{folders.root}: {error.strerror}", "give a folder")]) from error
+    _check_same_run(run, folders)
     uid_file = folders.root / "uid"
     if not uid_file.exists():
         uid_file.write_text(str(uuid.uuid4()))
@@ -94,6 +99,18 @@ def _prepare(run: RunFile, folders: Folders) -> str:
     document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": run.name}, "spec": dict(run.source)}
     folders.run_file.write_text(yaml_text.dump(document))
     return uid_file.read_text().strip()
+
+
+def _check_same_run(run: RunFile, folders: Folders) -> None:
+    """A folder with an unfinished run goes on with that run; one that was changed meanwhile is another run."""
+    if not folders.run_file.exists():
+        return
+    [before] = yaml_text.load_all(folders.run_file.read_text())
+    if before["spec"] != dict(run.source):
+        old, new = before["spec"], run.source
+        changed = ", ".join(sorted(f"spec.{key}" for key in {*old, *new} if old.get(key) != new.get(key)))
+        fix = f"it differs in {changed}; give another folder, or the run file that it was started with"
+        raise InvalidRunError([Problem("--data", f"{folders.root} holds a run of another run file", fix)])
 
 
 async def _watch(

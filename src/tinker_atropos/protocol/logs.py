@@ -36,6 +36,8 @@ class JsonFormatter(logging.Formatter):
 
 def configure(program: str, level: str = "INFO") -> None:
     """Route all logging of this process to stderr in the right form. `level` is a name such as "DEBUG"."""
+    if level.upper() not in logging.getLevelNamesMapping():
+        sys.exit(f"error: --log-level: {level!r} is no level; use DEBUG, INFO, WARNING or ERROR")
     handler = logging.StreamHandler(sys.stderr)
     if sys.stderr.isatty():
         handler.setFormatter(logging.Formatter(f"%(asctime)s {program} %(levelname)-7s %(message)s", "%H:%M:%S"))

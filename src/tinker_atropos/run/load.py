@@ -17,6 +17,7 @@ from tinker_atropos.run.problems import InvalidRunError, Problem, nearest
 
 API_VERSION = "tinker-atropos.dev/v1alpha1"
 KIND = "TinkerAtroposRun"
+NAME_PATTERN = r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"
 PLAIN_SECTIONS = ("env", "openai", "tinker")
 
 
@@ -138,6 +139,9 @@ def _manifest(document: Mapping[str, Any], default_name: str) -> RunFile:
         raise InvalidRunError(problems)
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if name is not None and not re.fullmatch(NAME_PATTERN, str(name)):
+        fix = f"use lower-case letters, digits and '-', such as {_name(str(name))[:40].strip('-')!r}"
+        raise InvalidRunError([Problem("metadata.name", f"{name!r} is no name of a Kubernetes object", fix)])
     parsed, warnings = parse_spec(spec)
     return RunFile(str(name) if name else _name(default_name), parsed, dict(spec), warnings)
 

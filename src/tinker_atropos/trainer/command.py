@@ -83,6 +83,10 @@ def command(
     from tinker_atropos.trainer.settings import TrainerSettings
 
     logs.configure("trainer", log_level)
+    try:
+        token = token_file.read_text().strip() if token_file else None
+    except OSError as error:
+        raise click.ClickException(f"--token-file {token_file}: {error.strerror}") from None
     run = load_run_file(config, environment_command=("environment",))
     settings = TrainerSettings(
         name=run.name,
@@ -93,7 +97,7 @@ def command(
         trajectories=trajectories,
         tinker_base_url=tinker_base_url,
         api_key=os.environ.get("TINKER_API_KEY") or ("tml-local" if run.spec.tinker_api.local else None),
-        token=token_file.read_text().strip() if token_file else None,
+        token=token,
         progress_url=progress_url,
         progress_ca=progress_ca,
         progress_token_file=progress_token_file,

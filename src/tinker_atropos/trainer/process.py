@@ -8,6 +8,7 @@ import datetime as dt
 import logging
 import signal
 
+from tinker_atropos.protocol.ending import end_in_any_case
 from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
 from tinker_atropos.trainer.failures import StoppedError, TrainerError
 from tinker_atropos.trainer.pipeline import Pipeline, Result
@@ -52,6 +53,7 @@ async def run_trainer(settings: TrainerSettings) -> int:
         await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             log.info("stopping: a step in flight may end within %.0f s", GRACE_SECONDS)
+            end_in_any_case(GRACE_SECONDS + FAREWELL_SECONDS + 1.0, STOPPED)
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
             task.cancel()
         stop.cancel()

@@ -50,3 +50,24 @@ def test_a_bad_run_file_is_named_without_a_traceback(tmp_path: Path) -> None:
 
 def test_completion_script() -> None:
     assert "_TINKER_ATROPOS_COMPLETE" in call("completion", "bash").stdout
+
+
+def test_going_on_with_a_changed_run_file_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "run.yaml").write_text(QUICKSTART.read_text().replace("lora_rank: 8", "lora_rank: 4"))
+    result = call("run", str(QUICKSTART), "--data", str(data))
+    assert result.returncode == 78
+    assert "holds a run of another run file" in result.stderr and "spec.config" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_data_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = call("run", str(QUICKSTART), "--data", str(tmp_path / "file"))
+    assert result.returncode == 78 and "error: --data" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_log_level_that_is_none() -> None:
+    result = call("trainer", "--config", str(QUICKSTART), "--log-level", "LOUD")
+    assert result.returncode == 1 and "'LOUD' is no level" in result.stderr and "Traceback" not in result.stderr

@@ -58,6 +58,10 @@ REFUSED = {
         f"apiVersion: tinker-atropos.dev/v9\nkind: TinkerAtroposRun\n{SPEC}",
         "use tinker-atropos.dev/v1alpha1",
     ),
+    "a name that no object can have": (
+        f"{HEAD}metadata: {{name: Läuf 1}}\n{SPEC}",
+        "metadata.name: 'Läuf 1' is no name",
+    ),
     "no spec": (HEAD, "spec: is missing"),
     "two runs": (f"{HEAD}{SPEC}---\n{HEAD}{SPEC}", "it holds 2"),
     "nothing": ("", "it holds 0"),
