@@ -18,7 +18,7 @@ from tinker_atropos.trajectories.exchange import Exchange
 from tinker_atropos.trajectories.ledger import fold
 from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.routes import Routes
-from tinker_atropos.trajectories.service import OPTIONS, Service, TokenInterceptor
+from tinker_atropos.trajectories.service import OPTIONS, LeaseInterceptor, Service, TokenInterceptor
 from tinker_atropos.trajectories.store import Store, StoreUnavailableError
 from tinker_atropos.trajectories.store.embedded import JOURNAL_BYTES, SEGMENT_BYTES, EmbeddedStore
 
@@ -85,7 +85,8 @@ async def serve(options: Options, ending: asyncio.Event, ready: Callable[[Addres
     metrics.watch(exchange.ledger, store)
     routes = Routes(exchange, options.token, options.max_body)
     connections: set[Connection] = set()
-    interceptors = [TokenInterceptor(options.token)] if options.token else []
+    interceptors: list[grpc.aio.ServerInterceptor] = [TokenInterceptor(options.token)] if options.token else []
+    interceptors.append(LeaseInterceptor())
     rpc = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
     add_service: Callable[[Service, grpc.aio.Server], None] = pb_grpc.add_TrajectoriesServicer_to_server
     add_service(Service(exchange), rpc)

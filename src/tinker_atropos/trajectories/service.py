@@ -24,7 +24,7 @@ from tinker_atropos.trajectories.pacing import SAMPLING_SECONDS
 from tinker_atropos.trajectories.post_messages import read_message
 from tinker_atropos.trajectories.posts import InvalidPostError
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
-from tinker_atropos.trajectories.store import StoreUnavailableError
+from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -70,10 +70,11 @@ class Service(pb_grpc.TrajectoriesServicer):
 
         return await _answer(context, answer)
 
-    async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseResponse:
+    async def Lease(self, request: pb.LeaseRequest, context: Context) -> bytes:
+        """A serialized LeaseResponse (see `LeaseInterceptor`)."""
         seconds = request.lease_seconds or LEASE_SECONDS
 
-        async def answer() -> pb.LeaseResponse:
+        async def answer() -> bytes:
             _require(request.for_step >= 1, f"for_step is {request.for_step}; the first step is 1")
             _require(
                 0 <= request.wait_seconds <= MAX_WAIT_SECONDS,
@@ -81,26 +82,29 @@ class Service(pb_grpc.TrajectoriesServicer):
             )
             batch = await self._exchange.lease(request.epoch, request.for_step, request.wait_seconds, seconds)
             if batch is None:
-                return pb.LeaseResponse(waiting_for=self._exchange.ledger.waiting_for())
-            return pb.LeaseResponse(batch=await self._message(batch, seconds))
+                return pb.LeaseResponse(waiting_for=self._exchange.ledger.waiting_for()).SerializeToString()
+            return await self._serialized(batch, seconds)
 
         return await _answer(context, answer)
 
-    async def _message(self, batch: Batch, lease_seconds: float) -> pb.Batch:
+    async def _serialized(self, batch: Batch, lease_seconds: float) -> bytes:
+        """A LeaseResponse, one group at a time: everybody else is served in between."""
         ledger = self._exchange.ledger
-        message = pb.Batch(
+        head = pb.Batch(
             lease_id=batch.lease_id,
             for_step=batch.step,
             lease_seconds=lease_seconds,
             replay=batch.replay,
             queued_groups=ledger.queue.groups,
         )
-        groups = [ledger.groups[number] for number in batch.groups]
-        for group in groups:
+        parts = [head.SerializeToString()]
+        for group in [ledger.groups[number] for number in batch.groups]:
             (payload,) = await self._exchange.payloads((group,))
             staleness = ledger.lineage.staleness(group.oldest, batch.step) if group.oldest else -1
-            message.groups.append(batches.to_message(group, payload, staleness))
-        return message
+            data = batches.to_message(group, payload, staleness).SerializeToString()
+            parts += (_length_delimited(pb.Batch.GROUPS_FIELD_NUMBER, len(data)), data)
+        size = sum(len(part) for part in parts)
+        return b"".join([_length_delimited(pb.LeaseResponse.BATCH_FIELD_NUMBER, size), *parts])
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:
         seconds = request.lease_seconds or LEASE_SECONDS
@@ -238,11 +242,33 @@ async def _answer(context: Context, answer: Callable[[], Awaitable[T]]) -> T:
         await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, error)
     except StoreUnavailableError as error:
         await _abort(context, grpc.StatusCode.UNAVAILABLE, error)
+    except StoreCorruptError as error:
+        await _abort(context, grpc.StatusCode.DATA_LOSS, error)
 
 
 async def _abort(context: Context, code: grpc.StatusCode, error: Exception) -> NoReturn:
     await context.abort(code, str(error))
     raise AssertionError("abort raises")
+
+
+def _length_delimited(field: int, length: int) -> bytes:
+    """What stands before a message inside a message: its field's tag and its length (protobuf's wire format)."""
+    text = bytearray((field << 3 | 2,))
+    while length > 0x7F:
+        text.append(length & 0x7F | 0x80)
+        length >>= 7
+    text.append(length)
+    return bytes(text)
+
+
+class LeaseInterceptor(grpc.aio.ServerInterceptor):
+    """Lets Lease answer with bytes: a batch of ten megabytes is not put together and serialized in one go."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or not str(handler_call_details.method).endswith("/Lease"):
+            return handler
+        return grpc.unary_unary_rpc_method_handler(handler.unary_unary, handler.request_deserializer, bytes)
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
