@@ -86,6 +86,7 @@ def command(
     from tinker_atropos.gateway.serve import Settings, run
     from tinker_atropos.gateway.tokenizer_files import TokenizerError
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.token_file import read_token
 
     logs.configure("gateway")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would tell that there is no torch; none is needed
@@ -104,7 +105,7 @@ def command(
         tinker_api_key=os.environ.get("TINKER_API_KEY") or None,
         tokenizer=tokenizer or base_model,
         base_model=base_model,
-        token=_token(token_file),
+        token=read_token(token_file),
         patience=patience,
         pacing=pacing,
     )
@@ -115,15 +116,3 @@ def command(
         raise SystemExit(CONFIG_ERROR) from None
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
-
-
-def _token(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"cannot read {path}: {error}", param_hint="--token-file") from error
-    if not token:
-        raise click.BadParameter(f"{path} is empty; it must hold the run's token", param_hint="--token-file")
-    return token

@@ -76,6 +76,7 @@ def command(
     import asyncio
 
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.relay.forward import Identity
     from tinker_atropos.relay.serve import Settings, run
 
@@ -86,7 +87,7 @@ def command(
     settings = Settings(
         trajectories=trajectories,
         gateway=gateway,
-        identity=Identity(environment, instance, _token(token_file)),
+        identity=Identity(environment, instance, read_token(token_file)),
         tokenizer_dir=tokenizer_dir,
         host=host,
         trajectories_port=trajectories_port,
@@ -98,15 +99,3 @@ def command(
         asyncio.run(run(settings))
     except OSError as error:
         raise click.ClickException(f"cannot listen: {error}") from error
-
-
-def _token(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"cannot read {path}: {error}", param_hint="--token-file") from error
-    if not token:
-        raise click.BadParameter(f"{path} is empty; it must hold the run's token", param_hint="--token-file")
-    return token

@@ -78,15 +78,12 @@ def command(
     import os
 
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.run.load import load_run_file
     from tinker_atropos.trainer.process import run_trainer
     from tinker_atropos.trainer.settings import TrainerSettings
 
     logs.configure("trainer", log_level)
-    try:
-        token = token_file.read_text().strip() if token_file else None
-    except OSError as error:
-        raise click.ClickException(f"--token-file {token_file}: {error.strerror}") from None
     run = load_run_file(config, environment_command=("environment",))
     settings = TrainerSettings(
         name=run.name,
@@ -97,7 +94,7 @@ def command(
         trajectories=trajectories,
         tinker_base_url=tinker_base_url,
         api_key=os.environ.get("TINKER_API_KEY") or ("tml-local" if run.spec.tinker_api.local else None),
-        token=token,
+        token=read_token(token_file),
         progress_url=progress_url,
         progress_ca=progress_ca,
         progress_token_file=progress_token_file,

@@ -88,18 +88,14 @@ def command(
     import uvloop
 
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.trajectories.server import Options, serve_until_signal
     from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
     from tinker_atropos.trajectories.store.address import with_password
 
     logs.configure("trajectories", log_level)
     if token_file is not None:
-        try:
-            token = token_file.read_text().strip()
-        except OSError as error:
-            raise click.ClickException(f"--token-file {token_file}: {error.strerror}") from None
-        if not token:
-            raise click.ClickException(f"--token-file {token_file} is empty; write the run's token into it")
+        token = read_token(token_file)
     try:
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)  # the ledger is many small objects that stay
