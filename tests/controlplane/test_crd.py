@@ -52,6 +52,15 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "a long deadline": {"deadlines": {"startup": "1h30m"}},
     "a batch of one group": env(group_size=8, batch_size=8),
+    "shares of one environment": environment(minBatchShare=0.25, maxBatchShare=0.25),
+    "shares that sum to 1": {
+        "environments": [
+            {"name": name, "command": ["x"], "minBatchShare": share}
+            for name, share in (("a", 0.1), ("b", 0.2), ("c", 0.7))
+        ]
+    },
+    "a whole share": environment(minBatchShare=1, maxBatchShare=1),
+    "a minimum share as Atropos writes none": env(min_batch_allocation=None),
     "a very small learning rate": {"config": {"tinker": {"learning_rate": 1e-9}}},
 }
 
@@ -74,6 +83,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name too long": (environment(name="a" * 31), "environments[0].name"),
     "fewer than no replicas": (environment(replicas=-1), "replicas"),
     "no weight": (environment(weight=0), "weight"),
+    "a minimum share above the maximum": (
+        environment(minBatchShare=0.5, maxBatchShare=0.25),
+        "minBatchShare is above maxBatchShare",
+    ),
+    "minimum shares above 1": (
+        {"environments": [{"name": n, "command": ["x"], "minBatchShare": 0.6} for n in ("a", "b")]},
+        "the minBatchShare of all environments may together be at most 1",
+    ),
+    "maximum shares below 1": (
+        {"environments": [{"name": n, "command": ["x"], "maxBatchShare": 0.4} for n in ("a", "b")]},
+        "the maxBatchShare of all environments are together below 1",
+    ),
+    "a share above 1": (environment(minBatchShare=1.5), "minBatchShare"),
+    "no share at all as maximum": (environment(maxBatchShare=0), "maxBatchShare"),
     "Redis without an address": ({"apiServer": {"store": {"type": "Redis"}}}, "type Redis needs url"),
     "an address for the embedded store": ({"apiServer": {"store": {"url": "redis://r"}}}, "only for type Redis"),
     "a password in the address": (
@@ -174,6 +197,8 @@ MUTABLE = {
     "weight": _set("environments.0.weight", 2.5),
     "an environment's pod template": _set("environments.0.podTemplate", {"spec": {"nodeSelector": {"a": "b"}}}),
     "total steps": _set("config.env.total_steps", 99),
+    "minimum and maximum share": _set("environments.0.minBatchShare", 0.5),
+    "common minimum share": _set("config.env.min_batch_allocation", 0.5),
     "common weight": _set("config.env.inference_weight", 2),
     "startup deadline": _set("deadlines.startup", "1h"),
 }

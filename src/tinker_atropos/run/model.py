@@ -41,6 +41,8 @@ class EnvConfig(_Section):
     ensure_scores_are_not_same: bool = False
     use_wandb: bool = True
     inference_weight: Annotated[float, Field(gt=0)] | None = None
+    min_batch_allocation: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Least part of every batch for each environment whose entry says none."""
 
 
 class OpenAIConfig(_Section):
@@ -123,6 +125,10 @@ class Environment(_Kubernetes):
     """The program; `serve --config …` is appended."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     weight: Annotated[float, Field(gt=0)] = 1.0
+    min_batch_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Least part of every batch; absent = config.env.min_batch_allocation, else none."""
+    max_batch_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Most of any batch; absent = no limit."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Overrides of config.env for this environment."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
@@ -228,6 +234,13 @@ class RunSpec(_Kubernetes):
         if "weight" in environment.model_fields_set or self.config.env.inference_weight is None:
             return environment.weight
         return self.config.env.inference_weight
+
+    def min_batch_share_of(self, environment: Environment) -> float:
+        """Least part of every batch, 0 = none: the entry, else its own config, else config.env."""
+        if environment.min_batch_share is not None:
+            return environment.min_batch_share
+        own = environment.config.get("min_batch_allocation")
+        return float(own) if own is not None else self.config.env.min_batch_allocation or 0.0
 
 
 LOCAL_MODELS = {"tiny": "tinker-atropos/tiny"}

@@ -28,6 +28,7 @@ from tinker_atropos.run.model import (
     Trainer,
 )
 from tinker_atropos.run.problems import InvalidRunError, Problem, nearest, unknown_key
+from tinker_atropos.run.share_rules import share_problems
 
 EXTRA_TINKER_KEYS = frozenset(
     {"wandb_project", "wandb_group", "wandb_run_name", "wandb_run_suffix", "tool_call_parser", "debug"}
@@ -41,7 +42,7 @@ _ATROPOS_ENV_KEYS = """
 rollout_server_url wandb_name max_eval_workers
 max_num_workers_per_node eval_handling eval_limit_ratio num_rollouts_to_keep
 num_rollouts_per_group_for_logging data_path_to_save_groups data_dir_to_save_evals min_items_sent_before_logging
-include_messages min_batch_allocation worker_timeout thinking_mode reasoning_effort max_reasoning_tokens
+include_messages worker_timeout thinking_mode reasoning_effort max_reasoning_tokens
 custom_thinking_prompt
 """
 ENV_KEYS = frozenset(EnvConfig.model_fields) | frozenset(_ATROPOS_ENV_KEYS.split())
@@ -172,6 +173,7 @@ def _rules(spec: RunSpec) -> list[Problem]:
                 "they are one setting; keep one",
             )
         )
+    found += share_problems(spec)
     found += _store_rules(spec.api_server.store)
     volume = set(spec.api_server.store.volume)
     if len(volume) != 1 or not volume <= {"emptyDir", "persistentVolumeClaim", "ephemeral", "hostPath"}:

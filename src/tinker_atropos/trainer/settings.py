@@ -52,7 +52,12 @@ class TrainerSettings:
             wandb_project=str(extra.get("wandb_project", "")),
             wandb_group=str(extra.get("wandb_group") or ""),
             environments=[
-                pb.EnvironmentShare(name=entry.name, weight=self.spec.weight_of(entry))
+                pb.EnvironmentShare(
+                    name=entry.name,
+                    weight=self.spec.weight_of(entry),
+                    min_batch_share=self.spec.min_batch_share_of(entry),
+                    max_batch_share=entry.max_batch_share or 0.0,
+                )
                 for entry in self.spec.environments
             ],
         )

@@ -24,7 +24,7 @@ from tinker_atropos.trajectories.lineage import Lineage, Version
 from tinker_atropos.trajectories.packing import Candidate, Queue
 from tinker_atropos.trajectories.registry import Registry
 from tinker_atropos.trajectories.settings import Settings, Share
-from tinker_atropos.trajectories.shares import Mix, choose, largest
+from tinker_atropos.trajectories.shares import Mix, choose, lacking, largest
 from tinker_atropos.trajectories.versions import VersionRecord, split_digests
 
 Event = dict[str, Any]
@@ -170,6 +170,9 @@ class Ledger:
     """Since when enough is queued and yet no batch can be made; not durable."""
     missing: str = ""
     """The share that kept the last batch from being made."""
+    waived: dict[str, int] = field(default_factory=dict)
+    """Environments whose share could not be kept when patience ended, and how many groups each had posted then: until
+    one of them posts again there is nothing to wait for. Not durable."""
     released: list[int] = field(default_factory=list)
     """Groups whose payload is not needed any more, until `take_released`."""
 
@@ -257,9 +260,14 @@ class Ledger:
             if self.blocked_since is None:
                 self.blocked_since = now
             self.missing = choice.missing
-            if now - self.blocked_since < self.patience:
+            hopeless = self.waived and all(self._posted(name) == count for name, count in self.waived.items())
+            if now - self.blocked_since < self.patience and not (choice.missing and hopeless):
                 return []
             choice = choose(front, size, self.shares(), self.mix, strict=False)
+            if self.missing and choice.groups:
+                self.waived = {name: self._posted(name) for name in lacking(choice.groups, size, self.shares())}
+        else:
+            self.waived = {}
         chosen = choice.groups
         if not chosen and self.settings.unpackable == "drop" and front:
             self.blocked_since = None
@@ -270,6 +278,9 @@ class Ledger:
             return []
         self.blocked_since, self.missing = None, ""
         return [{**lease, "batch": self.last_batch + 1, "groups": [candidate.number for candidate in chosen]}]
+
+    def _posted(self, environment: str) -> int:
+        return sum(self.totals.get((environment, state), _NOTHING)[0] for state in GroupState)
 
     def shares(self) -> dict[str, Share]:
         """What the run asks for each environment; what it leaves open is as the environment registered."""
@@ -658,6 +669,8 @@ def encode(message: pb.State | pb.Policy) -> str:
     """A message inside a journal entry."""
     return base64.b64encode(message.SerializeToString()).decode()
 
+
+_NOTHING = [0, 0]
 
 _POSTS = 200_000
 """Post ids remembered; the older half goes when there are more."""

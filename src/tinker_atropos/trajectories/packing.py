@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
@@ -97,3 +97,64 @@ def pack(candidates: Sequence[Candidate], batch_size: int) -> list[Candidate]:
             chosen.append(candidate)
             missing -= candidate.sequences
     return chosen
+
+
+def pack_parts(
+    lines: Mapping[str, Sequence[Candidate]],
+    batch_size: int,
+    wanted: Mapping[str, float],
+    least: Mapping[str, int],
+    most: Mapping[str, int],
+) -> list[Candidate]:
+    """A choice that sums exactly to `batch_size`, of each line (oldest first) a part within its limits.
+
+    Of all such choices one whose parts are nearest to what is wanted of each line; a part that would pass its line's
+    oldest group by is taken only when the others are much farther off. Empty when there is none near enough.
+    """
+    sums = {name: _sums(line, batch_size) for name, line in lines.items()}
+    for near in _NEAR:
+        # Sum so far -> the cheapest way to it: cost, and the part of each line.
+        ways: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+        complete = True
+        for name, line in lines.items():
+            allowed = [part for part in sums[name] if least[name] <= part <= most[name]]
+            parts = _nearest(allowed, wanted[name], near)
+            complete = complete and len(parts) == len(allowed)
+            without = set(_sums(line[1:], batch_size))
+            passed = float(2 * line[0].sequences) ** 2
+            costs = [
+                (part, (part - wanted[name]) ** 2 + (passed if part and part - line[0].sequences not in without else 0))
+                for part in parts
+            ]
+            longer: dict[int, tuple[float, tuple[int, ...]]] = {}
+            for total, (cost, way) in ways.items():
+                for part, more in costs:
+                    reached = total + part
+                    known = longer.get(reached)
+                    if reached <= batch_size and (known is None or cost + more < known[0]):
+                        longer[reached] = (cost + more, (*way, part))
+            ways = longer
+        if batch_size in ways:
+            parts_of = zip(lines.values(), ways[batch_size][1], strict=True)
+            return [candidate for line, part in parts_of for candidate in pack(line, part)]
+        if complete:
+            break
+    return []
+
+
+_NEAR = (8, 32, 128)
+"""How many parts of each line are tried: those nearest to what is wanted, and more when they do not sum."""
+
+
+def _sums(candidates: Sequence[Candidate], limit: int) -> list[int]:
+    """Every sum that some of the candidates have, in order."""
+    mask, reachable = (1 << (limit + 1)) - 1, 1
+    for candidate in candidates:
+        reachable |= reachable << candidate.sequences & mask
+    return [total for total, bit in enumerate(reversed(bin(reachable)[2:])) if bit == "1"]
+
+
+def _nearest(ordered: Sequence[int], wanted: float, count: int) -> Sequence[int]:
+    start = bisect.bisect_left(ordered, wanted)
+    around = ordered[max(0, start - count) : start + count]
+    return sorted(sorted(around, key=lambda part: abs(part - wanted))[:count])

@@ -110,6 +110,41 @@ REFUSED = {
         {"store": {"type": "Redis", "url": "redis://:pw@r"}},
         "apiServer.store.url: 'redis://:pw@r' is not valid",
     ),
+    "minimum above maximum": (
+        "environments/0",
+        {"name": "a", "command": ["x"], "minBatchShare": 0.5, "maxBatchShare": 0.25},
+        "environments[0].maxBatchShare: 0.25 is below the environment's minBatchShare 0.5; raise the one",
+    ),
+    "a share above 1": (
+        "environments/0/minBatchShare",
+        1.5,
+        "environments[0].minBatchShare: 1.5 is ",
+    ),
+    "minimum shares above 1": (
+        "environments",
+        [{"name": "a", "command": ["x"], "minBatchShare": 0.7}, {"name": "b", "command": ["y"], "minBatchShare": 0.5}],
+        "environments: the minimum shares (a 0.7, b 0.5) sum to 1.2; they may be at most 1",
+    ),
+    "minimum shares that do not fit in whole groups": (
+        "environments",
+        [{"name": n, "command": ["x"], "minBatchShare": 0.3} for n in ("a", "b", "c")],
+        "environments: in whole groups of 4 the minimum shares need 24 sequences of each batch of 16 (a 8, b 8, c 8)",
+    ),
+    "maximum shares below a whole batch": (
+        "environments",
+        [{"name": n, "command": ["x"], "maxBatchShare": 0.34} for n in ("a", "b", "c")],
+        "environments: in whole groups of 4 the maximum shares allow 12 sequences of a batch of 16 (a 4, b 4, c 4)",
+    ),
+    "a minimum said twice": (
+        "environments/0",
+        {"name": "a", "command": ["x"], "minBatchShare": 0.5, "config": {"min_batch_allocation": 0.25}},
+        "environments[0].minBatchShare: 0.5 and environments[0].config.min_batch_allocation 0.25 differ; they are one",
+    ),
+    "a minimum that is no number": (
+        "environments/0/config",
+        {"min_batch_allocation": "half"},
+        "environments[0].config.min_batch_allocation: 'half' is no share; give a number from 0 to 1",
+    ),
     "another group size in one environment": (
         "environments/0/config",
         {"group_size": 8},
@@ -175,6 +210,13 @@ ACCEPTED = {
         "apiServer",
         {"store": {"type": "Redis", "url": "redis://redis:6379/0", "secretRef": {"name": "redis"}}},
     ),
+    "shares of a batch": (
+        "environments",
+        [
+            {"name": "a", "command": ["x"], "minBatchShare": 0.25, "maxBatchShare": 0.25},
+            {"name": "b", "command": ["y"], "weight": 2, "minBatchShare": 0.75},
+        ],
+    ),
     "a claim as volume": ("apiServer", {"store": {"volume": {"persistentVolumeClaim": {"claimName": "x"}}}}),
 }
 
@@ -191,6 +233,15 @@ def test_settings_that_two_halves_speak_of() -> None:
     spec["environments"][0]["weight"] = 1.0
     parsed, _ = parse_spec(spec)
     assert parsed.weight_of(parsed.environments[0]) == 1.0
+
+    spec = changed("config/env/min_batch_allocation", 0.25)
+    spec["environments"] = [
+        {"name": "common", "command": ["x"]},
+        {"name": "entry", "command": ["x"], "minBatchShare": 0.25},
+        {"name": "own", "command": ["x"], "config": {"min_batch_allocation": 0}},
+    ]
+    parsed, _ = parse_spec(spec)
+    assert [parsed.min_batch_share_of(entry) for entry in parsed.environments] == [0.25, 0.25, 0.0]
 
     parsed, _ = parse_spec(changed("config/tinker/max_steps_off_policy", 7))
     assert parsed.max_steps_off_policy == 7

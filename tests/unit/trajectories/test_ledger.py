@@ -443,20 +443,39 @@ class TestShares:
         run, epoch = started(0, shares=self.asked)
         run.post(4, env="a")
         assert run.lease(epoch, 1) is None
-        assert run.ledger.waiting_for() == "environment b must have 4 sequences of each batch and 0 can be taken"
+        assert run.ledger.waiting_for() == (
+            "environment b cannot supply its share: 4 sequences of each batch must be its own and 0 can be taken"
+        )
         run.now += 59
         assert run.lease(epoch, 1) is None
         run.now += 1
         lease = run.lease(epoch, 1)
         assert lease is not None and lease[1] == [1, 2]
 
-    def test_patience_starts_anew_with_each_batch(self) -> None:
+    def test_who_does_not_post_is_waited_for_once_and_anew_after_a_post(self) -> None:
+        """AP-13: an environment that is there and never sends costs a minute once, not with each batch."""
         run, epoch = started(0, shares=self.asked)
-        run.post(4, env="a")
-        run.lease(epoch, 1)
+        run.post(8, env="a")
+        assert run.lease(epoch, 1) is None
         run.now += 60
         assert run.lease(epoch, 1) is not None
-        assert run.lease(epoch, 2) is None
+        assert run.lease(epoch, 2) is not None
+        run.post(1, env="b", size=2)
+        assert run.lease(epoch, 3) is None
+        run.post(1, env="b", size=2)
+        lease = run.lease(epoch, 3)
+        assert lease is not None and lease[1] == [5, 9, 10]
+
+    def test_a_maximum_share_is_waived_once_for_who_cannot_fill_the_rest(self) -> None:
+        run, epoch = started(0, shares=(Share("a", 1.0, 0.0, 0.5), Share("b", 1.0)))
+        run.post(5, env="a")
+        assert run.lease(epoch, 1) is None
+        run.now += 60
+        assert run.lease(epoch, 1) is not None
+        assert run.lease(epoch, 2) is not None
+        run.post(1, env="b")
+        lease = run.lease(epoch, 3)
+        assert lease is not None and lease[1] == [5, 6]
 
     def test_an_environment_that_is_gone_is_not_waited_for(self) -> None:
         run, epoch = started(0, shares=self.asked)

@@ -9,7 +9,7 @@ import pytest
 
 from tinker_atropos.trajectories.packing import Candidate, Queue
 from tinker_atropos.trajectories.settings import Share
-from tinker_atropos.trajectories.shares import Choice, Mix, choose, largest, minima
+from tinker_atropos.trajectories.shares import Choice, Mix, choose, lacking, largest, minima, targets_of
 
 
 def shares(**weights: float | Share) -> dict[str, Share]:
@@ -70,6 +70,64 @@ def test_weights_are_kept_within_two_points_over_fifty_batches(
         assert supply.share(name) == pytest.approx(weight / sum(weights.values()), abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"a": Share("a", 10.0), "b": Share("b", 1.0, 0.25)}, {"a": 0.75, "b": 0.25}),
+        ({"a": Share("a", 1.0, 0.0, 0.25), "b": Share("b", 1.0)}, {"a": 0.25, "b": 0.75}),
+        ({"a": Share("a", 1.0, 0.5), "b": Share("b", 1.0, 0.25), "c": Share("c", 2.0, 0.0, 0.25)}, None),
+        ({"a": Share("a", 1.0, 0.0, 0.4), "b": Share("b", 4.0), "c": Share("c", 1.0, 0.3)}, None),
+    ],
+)
+@pytest.mark.parametrize("posted", [{"a": 20, "b": 20, "c": 20}, {"a": 9, "b": 12, "c": 12}])
+def test_limits_and_weights_are_kept_within_two_points_over_fifty_batches(
+    asked: dict[str, Share], expected: dict[str, float] | None, posted: dict[str, int]
+) -> None:
+    """When supply allows: everybody posts at least what is its own, in groups of 2 to 8."""
+    supply = Supply(asked, batch_size=40)
+    rng = random.Random(7)
+    for _ in range(50):
+        for name in asked:
+            left = posted[name] * 4
+            while left > 0:
+                size = rng.choice((2, 4, 8))
+                supply.post(name, 1, size)
+                left -= size
+        assert supply.cut().groups
+    targets = targets_of(asked, asked)
+    assert expected is None or targets == pytest.approx(expected)
+    for name, target in targets.items():
+        assert supply.share(name) == pytest.approx(target, abs=0.02)
+    assert supply.mix.complaints(asked) == {}
+
+
+TARGETS: dict[str, tuple[dict[str, Share], dict[str, float]]] = {
+    "by weight": ({"a": Share("a", 1.0), "b": Share("b", 3.0)}, {"a": 0.25, "b": 0.75}),
+    "a minimum above the weight": ({"a": Share("a", 9.0), "b": Share("b", 1.0, 0.4)}, {"a": 0.6, "b": 0.4}),
+    "a minimum below the weight": ({"a": Share("a", 1.0), "b": Share("b", 1.0, 0.4)}, {"a": 0.5, "b": 0.5}),
+    "a maximum below the weight": ({"a": Share("a", 3.0, 0.0, 0.5), "b": Share("b", 1.0)}, {"a": 0.5, "b": 0.5}),
+    "what is left goes by weight": (
+        {"a": Share("a", 8.0, 0.0, 0.4), "b": Share("b", 1.0), "c": Share("c", 2.0)},
+        {"a": 0.4, "b": 0.2, "c": 0.4},
+    ),
+    "minima that are everything": ({"a": Share("a", 1.0, 0.7), "b": Share("b", 1.0, 0.3)}, {"a": 0.7, "b": 0.3}),
+    "minima that are too much are scaled": (
+        {"a": Share("a", 1.0, 0.9), "b": Share("b", 1.0, 0.9)},
+        {"a": 0.5, "b": 0.5},
+    ),
+    "maxima that are too little leave the rest to nobody": (
+        {"a": Share("a", 1.0, 0.0, 0.3), "b": Share("b", 1.0, 0.0, 0.3)},
+        {"a": 0.3, "b": 0.3},
+    ),
+    "no weight at all": ({"a": Share("a", 0.0), "b": Share("b", 1.0)}, {"a": 0.0, "b": 1.0}),
+}
+
+
+@pytest.mark.parametrize(("asked", "targets"), TARGETS.values(), ids=TARGETS)
+def test_targets_are_weights_within_limits(asked: dict[str, Share], targets: dict[str, float]) -> None:
+    assert targets_of(asked, asked) == pytest.approx(targets)
+
+
 def test_without_weights_environments_share_equally() -> None:
     supply = Supply({})
     for _ in range(50):
@@ -110,6 +168,17 @@ class TestShortSupply:
             supply.cut()
         assert supply.share("b") == pytest.approx(0.5, abs=0.06)
 
+    def test_a_minimum_that_was_waived_is_complained_of_with_numbers(self) -> None:
+        supply = Supply(shares(fast=10.0, slow=Share("slow", 1.0, 0.5)))
+        for _ in range(50):
+            supply.post("fast", 20)
+            supply.post("slow", 1)
+            assert not supply.cut().groups and supply.cut(strict=False).groups
+        assert supply.mix.complaints(supply.asked) == {
+            "slow": "environment slow cannot supply its share: 12.5% of the last 50 batches instead of 50.0%; "
+            "it had nothing left in 50 of them"
+        }
+
     def test_nobody_complains_when_shares_are_kept(self) -> None:
         supply = Supply(shares(a=1, b=1))
         for _ in range(50):
@@ -138,7 +207,9 @@ class TestMinimum:
         supply.post("b", 1)
         choice = supply.cut()
         assert choice.groups == []
-        assert choice.missing == "environment b must have 8 sequences of each batch and 4 can be taken"
+        assert choice.missing == (
+            "environment b cannot supply its share: 8 sequences of each batch must be its own and 4 can be taken"
+        )
 
     def test_waived_the_others_fill_up(self) -> None:
         supply = Supply(self.asked)
@@ -148,6 +219,19 @@ class TestMinimum:
 
     def test_more_than_everything_is_scaled(self) -> None:
         assert minima(shares(a=Share("a", 1, 0.7), b=Share("b", 1, 0.7)), 16) == {"a": 8, "b": 8}
+
+
+LACKING: dict[str, tuple[dict[str, Share], dict[str, int], set[str]]] = {
+    "below its minimum": (shares(a=1, b=Share("b", 1, 0.5)), {"a": 8}, {"b"}),
+    "minimum kept": (shares(a=Share("a", 1, 0, 0.5), b=Share("b", 1, 0.25)), {"a": 6, "b": 2}, {"b"}),
+    "one beyond its maximum": (shares(a=Share("a", 1, 0, 0.5), b=1, c=Share("c", 1, 0, 0.5)), {"a": 8}, {"b", "c"}),
+}
+
+
+@pytest.mark.parametrize(("asked", "batch", "names"), LACKING.values(), ids=LACKING)
+def test_who_would_have_to_post(asked: dict[str, Share], batch: dict[str, int], names: set[str]) -> None:
+    chosen = [Candidate(number, 1, name) for name, count in batch.items() for number in range(count)]
+    assert lacking(chosen, 8, asked) == names
 
 
 class TestMaximum:

@@ -116,6 +116,46 @@ class TestTakeover:
         assert message in fails(grpc.StatusCode.INVALID_ARGUMENT, server.take_over, run_id, batch_size)
 
 
+class TestShares:
+    """AP-13: weights, minimum and maximum shares hold as far as the environments supply, and it is said when not."""
+
+    @staticmethod
+    def shares(server: Any, **asked: tuple[float, float, float]) -> list[Any]:
+        return [
+            server.pb.EnvironmentShare(name=name, weight=weight, min_batch_share=least, max_batch_share=most)
+            for name, (weight, least, most) in asked.items()
+        ]
+
+    @staticmethod
+    def post(server: Any, name: str, *numbers: int) -> None:
+        server.post("/scored_data_list", [server.group(n) for n in numbers], {"X-Tinker-Atropos-Environment": name})
+
+    def test_they_are_kept_within_two_points_over_fifty_batches(self, server: Any) -> None:
+        asked = self.shares(server, math=(3, 0, 0), code=(1, 0.25, 0), chat=(4, 0, 0.25))
+        epoch = server.take_over(batch_size=32, environments=asked).epoch
+        for step in range(1, 51):
+            for name in ("math", "code", "chat"):
+                self.post(server, name, *range(step * 8, step * 8 + 5))
+            server.ack(epoch, server.lease(epoch, step))
+        status = server.get("/status")
+        realised = {entry["name"]: entry["share"] for entry in status["environments"]}
+        assert realised == pytest.approx({"math": 0.5, "code": 0.25, "chat": 0.25}, abs=0.02)
+        assert status["complaints"] == []
+
+    def test_who_cannot_supply_its_share_is_named_with_numbers(self, server: Any) -> None:
+        asked = self.shares(server, fast=(1, 0, 0), slow=(1, 0, 0))
+        epoch = server.take_over(environments=asked).epoch
+        for step in range(1, 11):
+            self.post(server, "fast", *range(step * 8, step * 8 + 4))
+            if step % 2:
+                self.post(server, "slow", step)
+            server.ack(epoch, server.lease(epoch, step))
+        assert server.get("/status")["complaints"] == [
+            "environment slow cannot supply its share: 12.5% of the last 10 batches instead of 50.0%; "
+            "it had nothing left in 10 of them"
+        ]
+
+
 class TestLease:
     def test_the_arrays_of_a_batch(self, server: Any) -> None:
         server.take_over(batch_size=4)
