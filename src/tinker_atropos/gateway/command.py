@@ -86,6 +86,7 @@ def command(
     from tinker_atropos.gateway.serve import Settings, run
     from tinker_atropos.gateway.tokenizer_files import TokenizerError
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.ending import end_now
     from tinker_atropos.protocol.token_file import read_token
 
     logs.configure("gateway")
@@ -116,3 +117,4 @@ def command(
         raise SystemExit(CONFIG_ERROR) from None
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
+    end_now(0)

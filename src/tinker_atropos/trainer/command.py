@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from pathlib import Path
 
 import click
@@ -78,6 +77,7 @@ def command(
     import os
 
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.ending import end_now
     from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.run.load import load_run_file
     from tinker_atropos.trainer.process import run_trainer
@@ -100,4 +100,4 @@ def command(
         progress_token_file=progress_token_file,
         termination_log=termination_log,
     )
-    sys.exit(asyncio.run(run_trainer(settings)))
+    end_now(asyncio.run(run_trainer(settings)))
