@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+import images
 from catalog import ROOT
 from singlenode import node, packages, programs
 from singlenode.layout import ClusterError
@@ -29,6 +30,9 @@ from singlenode.layout import ClusterError
 BIN = Path(sys.executable).parent
 PYTEST_TIERS = ("unit", "wire", "controlplane", "cluster")
 TIERS = ("lint", *PYTEST_TIERS)
+PARALLEL = {"unit", "wire", "controlplane"}
+"""Tiers whose tests share nothing: each worker has servers of its own. One node is shared by the tests of `cluster`."""
+SPREAD = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 LINT = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
 
 
@@ -87,10 +91,19 @@ def reason_to_run(tier: str) -> str:
     return "root on Linux with all that a node needs"
 
 
+def prepare(tier: str) -> None:
+    """Make what takes minutes before the tests, where its progress is seen and no test's time limit runs."""
+    if tier in ("controlplane", "cluster"):
+        programs.ensure()
+    if tier == "cluster":
+        images.build(images.pick_builder())
+
+
 def call(command: list[str]) -> int:
     """Run a command to its end, also when this one is asked to end: tests take down what they have brought up."""
     with subprocess.Popen(command, cwd=ROOT) as process:
-        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        # Interrupted, pytest and its workers run the ends of all fixtures; terminated, they would just be gone.
+        before = signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
         try:
             return process.wait()
         except KeyboardInterrupt:  # the terminal has told the command as well
@@ -112,8 +125,8 @@ def run_lint(outcome: Outcome) -> None:
 def run_pytest(outcome: Outcome, arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="tests-") as folder:
         results = Path(folder) / "results.xml"
-        command = [str(BIN / "python"), "-m", "pytest", f"tests/{outcome.tier}", f"--junit-xml={results}", *arguments]
-        status = call(command)
+        command = [str(BIN / "python"), "-m", "pytest", f"tests/{outcome.tier}", f"--junit-xml={results}"]
+        status = call([*command, *(SPREAD if outcome.tier in PARALLEL else ()), *arguments])
         count(outcome, results)
     # Status 5 means that no test was there to run, which is no success either.
     outcome.failed_to_run = status not in (0, 1)
@@ -140,10 +153,15 @@ def run_tier(tier: str, arguments: list[str]) -> Outcome:
         return Outcome(tier, str(error), ran=False)
     print(f"runs: {outcome.why}", flush=True)
     started = time.monotonic()
-    if tier == "lint":
-        run_lint(outcome)
-    else:
-        run_pytest(outcome, arguments)
+    try:
+        prepare(tier)
+        if tier == "lint":
+            run_lint(outcome)
+        else:
+            run_pytest(outcome, arguments)
+    except ClusterError as error:
+        print(f"failed: {error}", flush=True)
+        outcome.failed_to_run = True
     outcome.seconds = time.monotonic() - started
     return outcome
 
