@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from cluster_world import QUICKSTART, World
+from run_manifests import ACCEPTED, NAMES, ONLY_OF_A_CLUSTER, REFUSED, environment
 from tinker_atropos_operator import kube as api
 from tinker_atropos_operator.kube import ApiError
 
@@ -18,112 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "crds" / "tinkeratroposruns.yaml"
 
 
-def env(**fields: Any) -> dict[str, Any]:
-    return {"config": {"env": fields}}
-
-
-def environment(**fields: Any) -> dict[str, Any]:
-    return {"environments": [{"name": "digits", "command": ["python"], **fields}]}
-
-
-def volume(**source: Any) -> dict[str, Any]:
-    return {"apiServer": {"store": {"volume": source}}}
-
-
-ACCEPTED: dict[str, dict[str, Any]] = {
-    "the quick start": {},
-    "nothing but what must be": {"config": {}},
-    "keys of an environment's own": env(dataset_path="x", nested={"a": [1]}),
-    "unknown keys of tinker, which the operator judges": {"config": {"tinker": {"lora_rnk": 3}}},
-    "sections that only environments read": {"config": {"slurm": False, "testing": True}},
-    "a key": {"tinkerAPI": {"keySecretRef": {"name": "tinker"}}},
-    "a key for another endpoint": {"tinkerAPI": {"keySecretRef": {"name": "t", "key": "k"}, "baseURL": "http://own"}},
-    "an endpoint without a key": {"tinkerAPI": {"baseURL": "https://own.example"}},
-    "no instances": environment(replicas=0),
-    "a pod template": environment(podTemplate={"spec": {"nodeSelector": {"a": "b"}}}),
-    "a claim for the store": volume(persistentVolumeClaim={"claimName": "store"}),
-    "a Redis server for the store": {
-        "apiServer": {"store": {"type": "Redis", "url": "redis://redis:6379/0", "secretRef": {"name": "redis"}}}
-    },
-    "a sized scratch volume": volume(emptyDir={"sizeLimit": "1Gi"}),
-    "one setting said twice the same": {
-        "checkpoints": {"every": 5},
-        "config": {"tinker": {"save_checkpoint_interval": 5}},
-    },
-    "a long deadline": {"deadlines": {"startup": "1h30m"}},
-    "a batch of one group": env(group_size=8, batch_size=8),
-    "shares of one environment": environment(minBatchShare=0.25, maxBatchShare=0.25),
-    "shares that sum to 1": {
-        "environments": [
-            {"name": name, "command": ["x"], "minBatchShare": share}
-            for name, share in (("a", 0.1), ("b", 0.2), ("c", 0.7))
-        ]
-    },
-    "a whole share": environment(minBatchShare=1, maxBatchShare=1),
-    "a minimum share as Atropos writes none": env(min_batch_allocation=None),
-    "a very small learning rate": {"config": {"tinker": {"learning_rate": 1e-9}}},
-}
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "half a group": (env(group_size=16, batch_size=24), "must be a multiple of group_size"),
-    "no group": (env(group_size=0), "group_size"),
-    "no steps": (env(total_steps=0), "total_steps"),
-    "text for a number": (env(batch_size="many"), "batch_size"),
-    "a loss that is none": ({"config": {"tinker": {"loss_fn": "pppo"}}}, "loss_fn"),
-    "a learning rate of nothing": ({"config": {"tinker": {"learning_rate": 0}}}, "learning_rate"),
-    "a rank beyond reason": ({"config": {"tinker": {"lora_rank": 5000}}}, "lora_rank"),
-    "no environments": ({"environments": []}, "environments"),
-    "an environment without a program": ({"environments": [{"name": "a"}]}, "command"),
-    "an environment with an empty program": ({"environments": [{"name": "a", "command": []}]}, "command"),
-    "two environments of one name": (
-        {"environments": [{"name": "a", "command": ["x"]}, {"name": "a", "command": ["y"]}]},
-        "Duplicate",
-    ),
-    "a name that is none": (environment(name="Digits_1"), "environments[0].name"),
-    "a name too long": (environment(name="a" * 31), "environments[0].name"),
-    "fewer than no replicas": (environment(replicas=-1), "replicas"),
-    "no weight": (environment(weight=0), "weight"),
-    "a minimum share above the maximum": (
-        environment(minBatchShare=0.5, maxBatchShare=0.25),
-        "minBatchShare is above maxBatchShare",
-    ),
-    "minimum shares above 1": (
-        {"environments": [{"name": n, "command": ["x"], "minBatchShare": 0.6} for n in ("a", "b")]},
-        "the minBatchShare of all environments may together be at most 1",
-    ),
-    "maximum shares below 1": (
-        {"environments": [{"name": n, "command": ["x"], "maxBatchShare": 0.4} for n in ("a", "b")]},
-        "the maxBatchShare of all environments are together below 1",
-    ),
-    "a share above 1": (environment(minBatchShare=1.5), "minBatchShare"),
-    "no share at all as maximum": (environment(maxBatchShare=0), "maxBatchShare"),
-    "Redis without an address": ({"apiServer": {"store": {"type": "Redis"}}}, "type Redis needs url"),
-    "an address for the embedded store": ({"apiServer": {"store": {"url": "redis://r"}}}, "only for type Redis"),
-    "a password in the address": (
-        {"apiServer": {"store": {"type": "Redis", "url": "redis://:pw@r"}}},
-        "apiServer.store.url",
-    ),
-    "no endpoint": ({"tinkerAPI": {}}, "keySecretRef"),
-    "two endpoints": ({"tinkerAPI": {"local": {}, "baseURL": "http://x"}}, "local"),
-    "a local server and a key": ({"tinkerAPI": {"local": {}, "keySecretRef": {"name": "x"}}}, "local"),
-    "an address that is none": ({"tinkerAPI": {"baseURL": "own"}}, "baseURL"),
-    "two volumes": (volume(emptyDir={}, persistentVolumeClaim={"claimName": "x"}), "exactly one"),
-    "no volume": (volume(), "exactly one"),
-    "one setting said twice": (
-        {"checkpoints": {"every": 5}, "config": {"tinker": {"save_checkpoint_interval": 6}}},
-        "one setting",
-    ),
-    "a deadline without a unit": ({"deadlines": {"startup": "90"}}, "startup"),
-    "a store of a kind that does not exist": ({"apiServer": {"store": {"type": "Postgres"}}}, "type"),
-    "endless retries": ({"trainer": {"backoffLimit": 1000}}, "backoffLimit"),
-}
-
-
 def said(error: ApiError) -> str:
     return f"{error.message} {' '.join(error.causes)}"
 
 
-@pytest.mark.parametrize("changes", ACCEPTED.values(), ids=ACCEPTED.keys())
+TAKEN = {**ACCEPTED, **ONLY_OF_A_CLUSTER}
+
+
+@pytest.mark.parametrize("changes", TAKEN.values(), ids=TAKEN.keys())
 async def test_accepted(world: World, changes: dict[str, Any]) -> None:
     created = await world.create_run("run", **changes)
     for section, given in (changes.get("config") or {}).items():
@@ -142,12 +45,7 @@ async def test_refused(world: World, changes: dict[str, Any], words: str) -> Non
 
 @pytest.mark.parametrize(
     ("name", "environment_name", "fits"),
-    [
-        ("r" * 36, "digits", True),
-        ("r" * 37, "digits", False),
-        ("with.dots", "digits", False),
-        ("r" * 12, "e" * 30, True),
-    ],
+    NAMES,
 )
 async def test_names_that_fit(world: World, name: str, environment_name: str, fits: bool) -> None:
     manifest = world.manifest(name, **environment(name=environment_name))

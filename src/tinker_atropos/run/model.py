@@ -6,12 +6,25 @@ camelCase. `parse.py` turns plain data into these types and says what is wrong w
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator
 from pydantic.alias_generators import to_camel
 
 from tinker_atropos.run.duration import parse_duration
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# What the API server takes for these types, and nothing that would only be turned into one ("8", true for 1).
+Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
+"""A whole number, also one written like 1e3."""
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Switch = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
 
 LossFunction = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"]
 
@@ -25,66 +38,66 @@ class _Section(BaseModel):
 class EnvConfig(_Section):
     """`config.env`: what the environments read; a few of its keys also steer the trainer."""
 
-    group_size: Annotated[int, Field(ge=1, le=4096)] = 16
+    group_size: Annotated[Whole, Field(ge=1, le=4096)] = 16
     """Rollouts of one prompt."""
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 128
+    batch_size: Annotated[Whole, Field(ge=1, le=1_000_000)] = 128
     """Sequences of one optimizer step (not groups)."""
-    tokenizer_name: Annotated[str, Field(min_length=1)] = "meta-llama/Llama-3.1-8B-Instruct"
+    tokenizer_name: Annotated[Text, Field(min_length=1)] = "meta-llama/Llama-3.1-8B-Instruct"
     """Hub name or path; also the base model unless openai.model_name names one."""
-    total_steps: Annotated[int, Field(ge=1)] = 50
+    total_steps: Annotated[Whole, Field(ge=1)] = 50
     """Optimizer steps of the run."""
-    max_token_length: Annotated[int, Field(ge=1)] = 256
+    max_token_length: Annotated[Whole, Field(ge=1)] = 256
     """Longest completion that an environment asks for, in tokens."""
-    max_batches_offpolicy: Annotated[int, Field(ge=0)] = 3
-    max_num_workers: int = 24
-    steps_per_eval: int = 100
-    ensure_scores_are_not_same: bool = False
-    use_wandb: bool = True
-    inference_weight: Annotated[float, Field(gt=0)] | None = None
-    min_batch_allocation: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_batches_offpolicy: Annotated[Whole, Field(ge=0)] = 3
+    max_num_workers: Whole = 24
+    steps_per_eval: Whole = 100
+    ensure_scores_are_not_same: Switch = False
+    use_wandb: Switch = True
+    inference_weight: Annotated[Number, Field(gt=0)] | None = None
+    min_batch_allocation: Annotated[Number, Field(ge=0, le=1)] | None = None
     """Least part of every batch for each environment whose entry says none."""
 
 
 class OpenAIConfig(_Section):
     """One entry of `config.openai`; base_url and api_key are filled in for each run."""
 
-    model_name: str | None = None
-    num_requests_for_eval: int = 256
+    model_name: Text | None = None
+    num_requests_for_eval: Whole = 256
 
 
 class TinkerConfig(_Section):
     """`config.tinker`: how the trainer trains."""
 
-    lora_rank: Annotated[int, Field(ge=1, le=1024)] = 32
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 4e-5
+    lora_rank: Annotated[Whole, Field(ge=1, le=1024)] = 32
+    learning_rate: Annotated[Number, Field(gt=0, lt=1)] = 4e-5
     loss_fn: LossFunction = "importance_sampling"
-    loss_fn_config: dict[str, float] | None = None
+    loss_fn_config: dict[str, Number] | None = None
     """Numbers for the loss, such as clip_low_threshold."""
-    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    adam_eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    grad_clip_norm: Annotated[float, Field(ge=0)] = 0.0
+    adam_beta1: Annotated[Number, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[Number, Field(ge=0, lt=1)] = 0.95
+    adam_eps: Annotated[Number, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[Number, Field(ge=0)] = 0.0
+    grad_clip_norm: Annotated[Number, Field(ge=0)] = 0.0
     """0 = no clipping."""
-    max_token_trainer_length: Annotated[int, Field(ge=2)] = 2048
+    max_token_trainer_length: Annotated[Whole, Field(ge=2)] = 2048
     """Longest sequence that is trained, prompt included, in tokens."""
-    max_steps_off_policy: Annotated[int, Field(ge=0)] | None = None
+    max_steps_off_policy: Annotated[Whole, Field(ge=0)] | None = None
     """Hard staleness limit in optimizer steps; absent = env.max_batches_offpolicy."""
-    checkpoint_dir: str | None = None
+    checkpoint_dir: Text | None = None
     """Told to the environments for their own checkpoints; absent = a folder in their /tmp."""
-    save_checkpoint_interval: Annotated[int, Field(ge=0)] | None = None
+    save_checkpoint_interval: Annotated[Whole, Field(ge=0)] | None = None
     """Named checkpoint every n steps, 0 = none; `checkpoints.every` is the same setting."""
-    seed: int | None = None
-    train_attn: bool = True
-    train_mlp: bool = True
-    train_unembed: bool = True
+    seed: Whole | None = None
+    train_attn: Switch = True
+    train_mlp: Switch = True
+    train_unembed: Switch = True
 
 
 class Config(_Section):
     """`config`: the sections of a tinker-atropos file."""
 
     env: EnvConfig = EnvConfig()
-    openai: tuple[OpenAIConfig, ...] = ()
+    openai: Annotated[tuple[OpenAIConfig, ...], Field(max_length=16)] = ()
     tinker: TinkerConfig = TinkerConfig()
 
 
@@ -97,37 +110,37 @@ class _Kubernetes(BaseModel):
 class SecretKeyRef(_Kubernetes):
     """Key of a Secret in the run's namespace."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)]
-    key: Annotated[str, Field(min_length=1, max_length=253)] = "api-key"
+    name: Annotated[Text, Field(min_length=1, max_length=253)]
+    key: Annotated[Text, Field(min_length=1, max_length=253)] = "api-key"
 
 
 class LocalTinker(_Kubernetes):
     """This project's CPU server, started for the run."""
 
-    model: Annotated[str, Field(min_length=1)] = "tiny"
+    model: Annotated[Text, Field(min_length=1)] = "tiny"
 
 
 class TinkerAPI(_Kubernetes):
     """Which endpoint trains and samples."""
 
     key_secret_ref: SecretKeyRef | None = None
-    base_url: Annotated[str, Field(pattern=r"^https?://")] | None = Field(default=None, alias="baseURL")
+    base_url: Annotated[Text, Field(pattern=r"^https?://")] | None = Field(default=None, alias="baseURL")
     local: LocalTinker | None = None
 
 
 class Environment(_Kubernetes):
     """A program that produces scored groups: one Deployment, `replicas` instances."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=30)]
-    image: Annotated[str, Field(min_length=1)] | None = None
+    name: Annotated[Text, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=30)]
+    image: Annotated[Text, Field(min_length=1, max_length=1024)] | None = None
     """Container image; absent = this project's environment image."""
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    command: Annotated[tuple[Annotated[Text, Field(max_length=4096)], ...], Field(min_length=1, max_length=100)]
     """The program; `serve --config …` is appended."""
-    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
-    weight: Annotated[float, Field(gt=0)] = 1.0
-    min_batch_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    replicas: Annotated[Whole, Field(ge=0, le=1000)] = 1
+    weight: Annotated[Number, Field(gt=0)] = 1.0
+    min_batch_share: Annotated[Number, Field(ge=0, le=1)] | None = None
     """Least part of every batch; absent = config.env.min_batch_allocation, else none."""
-    max_batch_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_batch_share: Annotated[Number, Field(gt=0, le=1)] | None = None
     """Most of any batch; absent = no limit."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Overrides of config.env for this environment."""
@@ -138,7 +151,7 @@ class Environment(_Kubernetes):
 class StoreSecretRef(SecretKeyRef):
     """Key of a Secret that holds the password of a Redis server."""
 
-    key: Annotated[str, Field(min_length=1, max_length=253)] = "password"
+    key: Annotated[Text, Field(min_length=1, max_length=253)] = "password"
 
 
 class Store(_Kubernetes):
@@ -147,7 +160,7 @@ class Store(_Kubernetes):
     type: Literal["Embedded", "Redis"] = "Embedded"
     volume: dict[str, Any] = Field(default_factory=lambda: {"emptyDir": {}})
     """A Kubernetes volume source: emptyDir survives a killed container, persistentVolumeClaim the pod."""
-    url: Annotated[str, Field(pattern=r"^rediss?://[^@]+$")] | None = None
+    url: Annotated[Text, Field(pattern=r"^rediss?://[^@]+$", max_length=512)] | None = None
     """Of the Redis server, without a password; only for type Redis."""
     secret_ref: StoreSecretRef | None = None
     """Password of the Redis server."""
@@ -162,14 +175,14 @@ class APIServer(_Kubernetes):
 class Checkpoints(_Kubernetes):
     """Named checkpoints; a rolling state is saved every step in any case."""
 
-    every: Annotated[int, Field(ge=0)] | None = None
+    every: Annotated[Whole, Field(ge=0)] | None = None
     """A named checkpoint every n steps; 0 = none; absent = tinker.save_checkpoint_interval."""
 
 
 class Trainer(_Kubernetes):
     """The trainer Job."""
 
-    backoff_limit: Annotated[int, Field(ge=0, le=100)] = 6
+    backoff_limit: Annotated[Whole, Field(ge=0, le=100)] = 6
     """How often a failed trainer pod is replaced before the run fails."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
 
@@ -177,7 +190,7 @@ class Trainer(_Kubernetes):
 class Deadlines(_Kubernetes):
     """How long the run may take to get somewhere."""
 
-    startup: str = "10m"
+    startup: Annotated[Text, Field(max_length=64)] = "10m"
     """Every program waits this long for its peers; the first step may take that long."""
 
     @field_validator("startup")
@@ -211,9 +224,7 @@ class RunSpec(_Kubernetes):
         if named is not None:
             return named
         return (
-            LOCAL_MODELS.get(self.tinker_api.local.model, self.config.env.tokenizer_name)
-            if self.tinker_api.local
-            else self.config.env.tokenizer_name
+            local_model_name(self.tinker_api.local.model) if self.tinker_api.local else self.config.env.tokenizer_name
         )
 
     @property
@@ -245,3 +256,8 @@ class RunSpec(_Kubernetes):
 
 LOCAL_MODELS = {"tiny": "tinker-atropos/tiny"}
 """Built-in models of the local Tinker server and the names under which it serves them."""
+
+
+def local_model_name(model: str) -> str:
+    """Name under which the local Tinker server serves a model: a built-in one, or a folder."""
+    return LOCAL_MODELS.get(model) or f"local/{PurePath(model).name}"

@@ -6,11 +6,12 @@ The operator (condition Stalled, reason InvalidConfig) and local mode (exit stat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from tinker_atropos.run.model import (
+    LOCAL_MODELS,
     APIServer,
     Checkpoints,
     Config,
@@ -26,14 +27,23 @@ from tinker_atropos.run.model import (
     TinkerAPI,
     TinkerConfig,
     Trainer,
+    local_model_name,
 )
 from tinker_atropos.run.problems import InvalidRunError, Problem, nearest, unknown_key
 from tinker_atropos.run.share_rules import share_problems
+from tinker_atropos.run.wording import not_mapping, problem_of
 
 EXTRA_TINKER_KEYS = frozenset(
     {"wandb_project", "wandb_group", "wandb_run_name", "wandb_run_suffix", "tool_call_parser", "debug"}
 )
 """Keys of tinker-atropos files that have no effect here; a pasted file may keep them."""
+
+ENDPOINT_FIX = (
+    "give keySecretRef: {name: tinker} for the hosted Tinker API, baseURL for another endpoint, "
+    "or local: {model: tiny} for this project's CPU server"
+)
+
+VOLUME_SOURCES = ("emptyDir", "persistentVolumeClaim", "ephemeral", "hostPath")
 
 EXTRA_CONFIG_KEYS = frozenset({"slurm", "testing"})
 """Top-level keys of such files that only an environment reads."""
@@ -57,6 +67,7 @@ OPENAI_KEYS = frozenset(OpenAIConfig.model_fields) | frozenset(_ATROPOS_SERVER_K
 
 def parse_spec(spec: Mapping[str, Any]) -> tuple[RunSpec, tuple[Problem, ...]]:
     """RunSpec of `spec` and warnings. Raises InvalidRunError with every problem found."""
+    spec = _without_nulls(spec, RunSpec)
     problems = list(_unknown_keys(spec))
     parsed: RunSpec | None = None
     try:
@@ -66,7 +77,7 @@ def parse_spec(spec: Mapping[str, Any]) -> tuple[RunSpec, tuple[Problem, ...]]:
         # A list with a bad item is also reported as too short: only the item is the reader's business.
         inner = {entry["loc"][:1] for entry in errors if len(entry["loc"]) > 1}
         problems += [
-            _problem(entry) for entry in errors if entry["type"] != "extra_forbidden" and entry["loc"] not in inner
+            problem_of(entry) for entry in errors if entry["type"] != "extra_forbidden" and entry["loc"] not in inner
         ]
     if parsed is not None:
         problems += _rules(parsed)
@@ -107,6 +118,28 @@ def _unknown_keys(spec: Mapping[str, Any]) -> list[Problem]:
     return found
 
 
+def _without_nulls(value: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """A key without a value (`tinkerAPI:` and nothing after it) counts as left out, as the API server takes it."""
+    kept = {key: inner for key, inner in value.items() if inner is not None}
+    for name, info in model.model_fields.items():
+        key = info.alias or name
+        inner, type_ = kept.get(key), _model_in(info.annotation)
+        if type_ is None:
+            continue
+        if isinstance(inner, Mapping):
+            kept[key] = _without_nulls(inner, type_)
+        elif isinstance(inner, list):
+            kept[key] = [_without_nulls(item, type_) if isinstance(item, Mapping) else item for item in inner]
+    return kept
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The section that a field holds, itself or as items of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)
+
+
 def _extra(field: str, value: Mapping[str, Any], model: type[BaseModel]) -> list[Problem]:
     known = {info.alias or name for name, info in model.model_fields.items()}
     return [unknown_key(field, key, known) for key in value if key not in known]
@@ -116,29 +149,9 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _problem(error: Any) -> Problem:
-    location = [
-        part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-")))
-    ]
-    field = ""
-    for part in location:
-        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
-    if error["type"] == "missing":
-        return Problem(field, "is missing", "give it a value")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    given = error.get("input")
-    shown = repr(given) if isinstance(given, str | int | float | bool | None) else type(given).__name__
-    expected = error.get("ctx", {}).get("expected")
-    near = None
-    if isinstance(given, str) and isinstance(expected, str):
-        near = nearest(given, [word.strip(" '") for word in expected.replace(" or ", ",").split(",")])
-    return Problem(field, f"{shown} is not valid: {message}", f"did you mean {near!r}?" if near else "")
-
-
 def _rules(spec: RunSpec) -> list[Problem]:
     found: list[Problem] = []
-    env, tinker, api = spec.config.env, spec.config.tinker, spec.tinker_api
+    env, tinker = spec.config.env, spec.config.tinker
     if env.batch_size % env.group_size:
         lower = env.batch_size // env.group_size * env.group_size
         near = [str(size) for size in (lower, lower + env.group_size) if size > 0]
@@ -155,15 +168,7 @@ def _rules(spec: RunSpec) -> list[Problem]:
             found.append(
                 Problem(f"environments[{index}].name", f"{name!r} stands twice", "give each environment its own name")
             )
-    if api.local and (api.base_url or api.key_secret_ref):
-        other = "baseURL" if api.base_url else "keySecretRef"
-        found.append(
-            Problem(
-                "tinkerAPI",
-                f"both local and {other} are given",
-                "local starts a server of its own and needs neither key nor URL; keep one",
-            )
-        )
+    found += _endpoint_rules(spec)
     interval = tinker.save_checkpoint_interval
     if interval is not None and spec.checkpoints.every is not None and interval != spec.checkpoints.every:
         found.append(
@@ -175,15 +180,6 @@ def _rules(spec: RunSpec) -> list[Problem]:
         )
     found += share_problems(spec)
     found += _store_rules(spec.api_server.store)
-    volume = set(spec.api_server.store.volume)
-    if len(volume) != 1 or not volume <= {"emptyDir", "persistentVolumeClaim", "ephemeral", "hostPath"}:
-        found.append(
-            Problem(
-                "apiServer.store.volume",
-                f"{sorted(volume)} is not one volume source",
-                "use emptyDir: {} or persistentVolumeClaim: {claimName: …}",
-            )
-        )
     for index, environment in enumerate(spec.environments):
         if (
             env.inference_weight is not None
@@ -209,23 +205,65 @@ def _rules(spec: RunSpec) -> list[Problem]:
     return found
 
 
+def _endpoint_rules(spec: RunSpec) -> list[Problem]:
+    api = spec.tinker_api
+    if "tinker_api" in spec.model_fields_set and not (api.local or api.base_url or api.key_secret_ref):
+        return [Problem("tinkerAPI", "names no endpoint", ENDPOINT_FIX)]
+    if api.local is None:
+        return []
+    if api.base_url or api.key_secret_ref:
+        other = "baseURL" if api.base_url else "keySecretRef"
+        fix = "local starts a server of its own and needs neither key nor URL; keep one"
+        return [Problem("tinkerAPI", f"both local and {other} are given", fix)]
+    model = api.local.model
+    if model not in LOCAL_MODELS and "/" not in model:
+        meant = nearest(model, LOCAL_MODELS)
+        fix = (
+            f"did you mean {meant!r}?" if meant else f"use {' or '.join(LOCAL_MODELS)}, or a folder, such as ./{model}"
+        )
+        return [Problem("tinkerAPI.local.model", f"{model!r} is no built-in model", fix)]
+    served = {local_model_name(model), *(LOCAL_MODELS.values() if "/" in model else ())}
+    return [
+        Problem(
+            f"config.openai[{index}].model_name",
+            f"{entry.model_name!r} is not what tinkerAPI.local serves",
+            f"leave it out (the run then trains {local_model_name(model)!r}), or name the endpoint of that model",
+        )
+        for index, entry in enumerate(spec.config.openai)
+        if entry.model_name and entry.model_name not in served
+    ]
+
+
 def _store_rules(store: Store) -> list[Problem]:
+    found = _volume_rules(store)
     field = "apiServer.store"
     if store.type == "Redis" and store.url is None:
-        return [
-            Problem(
-                f"{field}.url", "is missing for type Redis", "give the server's address, such as redis://redis:6379/0"
-            )
-        ]
+        fix = "give the server's address, such as redis://redis:6379/0"
+        return [*found, Problem(f"{field}.url", "is missing for type Redis", fix)]
     given = [name for name, value in (("url", store.url), ("secretRef", store.secret_ref)) if value is not None]
     if store.type == "Embedded" and given:
-        return [Problem(f"{field}.{given[0]}", "is given for type Embedded", "use type: Redis, or leave it out")]
-    return []
+        found.append(Problem(f"{field}.{given[0]}", "is given for type Embedded", "use type: Redis, or leave it out"))
+    return found
+
+
+def _volume_rules(store: Store) -> list[Problem]:
+    field = "apiServer.store.volume"
+    unknown = [unknown_key(field, key, VOLUME_SOURCES) for key in store.volume if key not in VOLUME_SOURCES]
+    if unknown:
+        return unknown
+    given = {key: value for key, value in store.volume.items() if value is not None}
+    if len(given) != 1:
+        held = f"holds {' and '.join(given)}" if given else "holds no volume"
+        return [Problem(field, held, "give exactly one, such as emptyDir: {} or persistentVolumeClaim: {claimName: …}")]
+    [(name, source)] = given.items()
+    return [] if isinstance(source, Mapping) else [Problem(f"{field}.{name}", *not_mapping(source))]
 
 
 def _warnings(spec: Mapping[str, Any]) -> list[Problem]:
     found = []
     config = _mapping(spec.get("config"))
+    if not config:
+        found.append(Problem("config", "is missing, so every setting has its default", "see docs/run-file.md"))
     sections = [("config.env", _mapping(config.get("env")))]
     environments = spec.get("environments")
     for index, environment in enumerate(environments if isinstance(environments, list) else []):

@@ -1,6 +1,7 @@
 """YAML as version 1.2 reads it where it matters to a run file: `4e-5` is a number, and a key stands once.
 
 PyYAML follows YAML 1.1, in which `4e-5` (no dot, no sign) is a string: a learning rate would silently become text.
+Dates and `1:30` stay text, as kubectl reads them.
 """
 
 from __future__ import annotations
@@ -19,16 +20,31 @@ _FLOAT = re.compile(
     re.VERBOSE,
 )
 
+_INT = re.compile(r"^[-+]?(?:0b[0-1_]+|0[0-7_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*)$")
+
+MOST_NODES = 200_000
+"""Values of one file, each alias counted as often as it is used: a run file has hundreds."""
+
+
+class TooLargeError(yaml.YAMLError):
+    """A document that cannot be walked through: nested or multiplied beyond reason."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader with YAML 1.2 floats and with duplicate keys refused."""
 
 
+_OTHERWISE = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:float"]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _OTHERWISE]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -59,7 +75,27 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 def load_all(text: str) -> list[Any]:
     """Every document of a YAML text. Raises yaml.YAMLError with line and column."""
-    return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    try:
+        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+        _count(documents, MOST_NODES)
+    except RecursionError:
+        raise TooLargeError("it is nested too deeply") from None
+    except yaml.constructor.ConstructorError as error:
+        if "recursive" in str(error.problem):
+            error.problem = "an alias (*name) stands inside of what it names"
+        raise
+    return documents
+
+
+def _count(value: object, left: int) -> int:
+    """How many values may still come after this one."""
+    if left <= 0:
+        raise TooLargeError(f"it has more than {MOST_NODES} values; are its aliases (*name) meant?")
+    left -= 1
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            left = _count(inner, left)
+    return left
 
 
 def dump(value: object) -> str:

@@ -16,7 +16,11 @@ def run(**spec: Any) -> RunFile:
         "apiVersion": "tinker-atropos.dev/v1alpha1",
         "kind": "TinkerAtroposRun",
         "metadata": {"name": "r"},
-        "spec": {"environments": [{"name": "a", "command": ["python", "a.py"], "replicas": 2}], **spec},
+        "spec": {
+            "tinkerAPI": {"keySecretRef": {"name": "tinker"}},
+            "environments": [{"name": "a", "command": ["python", "a.py"], "replicas": 2}],
+            **spec,
+        },
     }
     return convert(document, "r")
 

@@ -66,17 +66,71 @@ REFUSED = {
         "http://x",
         "tinkerAPI.baseUrl: unknown key; did you mean 'baseURL'?",
     ),
-    "misspelt loss": ("config/tinker/loss_fn", "pppo", "config.tinker.loss_fn: 'pppo' is not valid: "),
+    "misspelt loss": (
+        "config/tinker/loss_fn",
+        "pppo",
+        "config.tinker.loss_fn: 'pppo' is not known; did you mean 'ppo'?",
+    ),
     "loss with its nearest name": (
         "config/tinker/loss_fn",
         "importance-sampling",
         "did you mean 'importance_sampling'?",
     ),
-    "text for a number": ("config/env/group_size", "many", "config.env.group_size: 'many' is not valid: "),
-    "zero steps": ("config/env/total_steps", 0, "config.env.total_steps: 0 is not valid: "),
-    "negative learning rate": ("config/tinker/learning_rate", -1.0, "config.tinker.learning_rate: -1.0 is not valid: "),
+    "text for a number": ("config/env/group_size", "many", "config.env.group_size: 'many' is not a whole number"),
+    "zero steps": ("config/env/total_steps", 0, "config.env.total_steps: 0 is too small; it must be at least 1"),
+    "negative learning rate": (
+        "config/tinker/learning_rate",
+        -1.0,
+        "config.tinker.learning_rate: -1.0 is too small; it must be more than 0",
+    ),
+    "a number that YAML does not know": (
+        "config/tinker/learning_rate",
+        "nan",
+        "config.tinker.learning_rate: 'nan' is not a number",
+    ),
+    "no number": ("config/tinker/learning_rate", float("nan"), "config.tinker.learning_rate: nan is not a number"),
+    "a number in quotes": ("config/tinker/learning_rate", "1e-3", "is not a number; write it without quotes"),
+    "a whole number in quotes": ("config/env/group_size", "4", "'4' is not a whole number; write it without quotes: 4"),
+    "true for a number": ("config/env/batch_size", True, "config.env.batch_size: true is not a whole number"),
+    "yes for true": ("config/env/use_wandb", "yes", "'yes' is neither true nor false; write true or false"),
+    "one letter wrong in a short name": ("config/tinker/loss_fn", "pp0", "'pp0' is not known; did you mean 'ppo'?"),
+    "two letters swapped in a short name": ("config/evn", {}, "config.evn: unknown key; did you mean 'env'?"),
+    "one letter too many": ("config/tinker/seeed", 1, "did you mean 'seed'?"),
+    "a program in one text": (
+        "environments/0/command",
+        "python 'my env.py' --fast",
+        "environments[0].command: \"python 'my env.py' --fast\" is text, not a list; write [python, my env.py, --fast]",
+    ),
+    "a number among the program's words": (
+        "environments/0/command",
+        ["sleep", 5],
+        'environments[0].command[1]: 5 is not text; put it in quotes: "5"',
+    ),
+    "one environment instead of a list": (
+        "environments",
+        {"name": "a", "command": ["x"]},
+        "environments: a mapping (key: value) is not a list; write '- ' before each of its items",
+    ),
+    "text for a section": ("config/env", "fast", "config.env: 'fast' is not a mapping (key: value)"),
+    "a list for a section": ("config/tinker", [{}], "config.tinker: a list is not a mapping (key: value)"),
+    "no endpoint": ("tinkerAPI", {}, "tinkerAPI: names no endpoint; give keySecretRef: {name: tinker}"),
+    "a local model that is none": (
+        "tinkerAPI",
+        {"local": {"model": "tinny"}},
+        "tinkerAPI.local.model: 'tinny' is no built-in model; did you mean 'tiny'?",
+    ),
+    "a folder without a slash": ("tinkerAPI", {"local": {"model": "mymodel"}}, "or a folder, such as ./mymodel"),
+    "an unknown volume": (
+        "apiServer",
+        {"store": {"volume": {"emptydir": {}}}},
+        "apiServer.store.volume.emptydir: unknown key; did you mean 'emptyDir'?",
+    ),
     "environment without command": ("environments/0", {"name": "a"}, "environments[0].command: is missing"),
-    "environment with a bad name": ("environments/0/name", "A_b", "environments[0].name: 'A_b' is not valid: "),
+    "environment with a bad name": (
+        "environments/0/name",
+        "A_b",
+        "environments[0].name: 'A_b' is not valid; use lower-case letters, digits and, between them, '-'",
+    ),
     "no environment": ("environments", [], "environments: "),
     "environment twice": (
         "environments",
@@ -84,16 +138,20 @@ REFUSED = {
         "environments[1].name: 'a' stands twice; give each environment its own name",
     ),
     "local and a key": ("tinkerAPI/local", {"model": "tiny"}, "tinkerAPI: both local and keySecretRef are given"),
-    "base URL that is none": ("tinkerAPI/baseURL", "example.org", "tinkerAPI.baseURL: 'example.org' is not valid: "),
+    "base URL that is none": (
+        "tinkerAPI/baseURL",
+        "example.org",
+        "tinkerAPI.baseURL: 'example.org' is not valid; begin it with http:// or https://",
+    ),
     "duration that is none": (
         "deadlines",
         {"startup": "soon"},
-        "deadlines.startup: 'soon' is not valid: 'soon' is no duration; write it like",
+        "deadlines.startup: 'soon' is no duration; write it like",
     ),
     "two volumes": (
         "apiServer",
         {"store": {"volume": {"emptyDir": {}, "persistentVolumeClaim": {"claimName": "x"}}}},
-        "apiServer.store.volume: ['emptyDir', 'persistentVolumeClaim'] is not one volume source",
+        "apiServer.store.volume: holds emptyDir and persistentVolumeClaim; give exactly one",
     ),
     "Redis without an address": (
         "apiServer",
@@ -177,7 +235,30 @@ def test_every_problem_is_named_at_once() -> None:
     assert [problem.field for problem in caught.value.problems] == ["config.tinker.lora_rnk", "config.env.batch_size"]
 
 
+def test_a_model_that_the_local_server_does_not_have_is_refused() -> None:
+    spec = changed("config/openai", [{"model_name": "Qwen/Qwen3-8B"}])
+    spec["tinkerAPI"] = {"local": {"model": "tiny"}}
+    with pytest.raises(InvalidRunError) as caught:
+        parse_spec(spec)
+    assert str(caught.value) == (
+        "config.openai[0].model_name: 'Qwen/Qwen3-8B' is not what tinkerAPI.local serves; "
+        "leave it out (the run then trains 'tinker-atropos/tiny'), or name the endpoint of that model"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("tiny", "tinker-atropos/tiny"), ("./models/mine", "local/mine"), ("/models/mine/", "local/mine")],
+)
+def test_a_local_model_names_itself(model: str, name: str) -> None:
+    assert parse_spec(changed("tinkerAPI", {"local": {"model": model}}))[0].base_model == name
+    spec = changed("config/openai", [{"model_name": name}])
+    spec["tinkerAPI"] = {"local": {"model": model}}
+    assert parse_spec(spec)[0].base_model == name
+
+
 WARNED = {
+    "no config": ("config", None, "config: is missing, so every setting has its default"),
     "near miss of an environment key": (
         "config/env/ensure_scores_not_the_same",
         True,
