@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tinker_atropos_operator.kube import EVENTS, RUNS, ApiError, Kube
 from tinker_atropos_operator.plan.conditions import Condition
@@ -38,25 +39,33 @@ class EventRecorder:
         self._instance = instance
         self._now = now
 
-    async def record(self, run: Run, changed: Sequence[Condition]) -> None:
+    async def record(self, run: Run, changed: Sequence[Condition], warned: Sequence[Mapping[str, Any]] = ()) -> None:
+        """changed: conditions; warned: new warnings of the run's trajectory server."""
         for condition in told(changed):
-            try:
-                await self._kube.create(EVENTS, run.namespace, self._event(run, condition))
-            except ApiError as error:
-                log.debug("Event not written: %s", error)
+            warning = condition.type in WARNINGS
+            note = condition.message or f"{condition.type}: {condition.reason}"
+            await self._write(run, warning, condition.reason if warning else condition.type, condition.type, note)
+        for entry in warned:
+            reason = str(entry["reason"])
+            await self._write(run, True, reason, str(entry.get("environment", "")), str(entry["message"]))
 
-    def _event(self, run: Run, condition: Condition) -> dict[str, object]:
+    async def _write(self, run: Run, warning: bool, reason: str, subject: str, note: str) -> None:
+        try:
+            await self._kube.create(EVENTS, run.namespace, self._event(run, warning, reason, subject, note))
+        except ApiError as error:
+            log.debug("Event not written: %s", error)
+
+    def _event(self, run: Run, warning: bool, reason: str, subject: str, note: str) -> dict[str, object]:
         now = self._now()
         stamp = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
-        digest = hashlib.sha256(f"{run.uid}/{condition.type}/{condition.reason}/{stamp}".encode()).hexdigest()[:16]
-        note = condition.message or f"{condition.type}: {condition.reason}"
+        digest = hashlib.sha256(f"{run.uid}/{subject}/{reason}/{stamp}".encode()).hexdigest()[:16]
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": f"{run.name}.{digest}", "namespace": run.namespace},
             "eventTime": stamp,
-            "type": "Warning" if condition.type in WARNINGS else "Normal",
-            "reason": condition.reason if condition.type in WARNINGS else condition.type,
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
             "action": "Reconcile",
             "note": note[:MAX_NOTE],
             "regarding": {

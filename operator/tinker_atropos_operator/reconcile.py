@@ -138,7 +138,7 @@ class Reconciler:
                         "changed": {entry.type: f"{entry.status}/{entry.reason}" for entry in decision.changed},
                     },
                 )
-            await self._recorder.record(run, decision.changed)
+            await self._recorder.record(run, decision.changed, decision.warned)
 
     def _forget(self, key: RunKey, uid: str) -> None:
         self._uids.pop(key, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import ssl
 from typing import Any
@@ -11,6 +12,9 @@ import httpx
 
 from cluster_world import World, eventually
 from tinker_atropos.protocol.progress import MAX_BODY, PATH, audience
+from tinker_atropos_operator import kube as api
+
+ACCOUNT = "system:serviceaccount:tinker-system:tinker-atropos-operator"
 
 
 class Trainer:
@@ -70,6 +74,32 @@ async def test_reports_of_the_runs_trainer_reach_the_status(world: World, operat
     assert [(entry["epoch"], entry["pod"]) for entry in status["attempts"]] == [(1, pod["metadata"]["name"])]
     again = await trainer.send(step=3)
     assert again.json() == {"checkpoint": checkpoint, "epoch": 1, "stop": False}
+
+
+async def test_each_new_problem_of_supply_is_one_event(world: World, operator: Any) -> None:
+    run, pod = await started(world, "short")
+    trainer = Trainer(world, operator, run, await world.token(pod, world.audience(run)))
+    code = {"reason": "CannotSupplyShare", "environment": "code", "message": "environment code supplies 10%"}
+    chat = {"reason": "CannotSupplyShare", "environment": "chat", "message": "environment chat supplies 5%"}
+    steps = [[code], [{**code, "message": "environment code supplies 11%"}], [code, chat], []]
+    for step, warnings in enumerate(steps, 1):
+        assert (await trainer.send(step=step, warnings=warnings)).status_code == 200
+        status = await world.status_when("short", f"step {step}", lambda s, step=step: s.get("step") == step)
+        assert status.get("warnings", []) == warnings
+        supply = next(entry for entry in status["conditions"] if entry["type"] == "SupplyOk")
+        wanted = ("False", "CannotSupplyShare") if warnings else ("True", "AsAsked")
+        assert (supply["status"], supply["reason"]) == wanted
+        await asyncio.sleep(0.5)  # its event is written after the status
+        # Looked at again without news it writes nothing.
+        since = dt.datetime.now(dt.UTC)
+        operator.operator.queue.add((world.namespace, "short"))
+        await asyncio.sleep(0.5)
+        assert [write for write in world.writes(ACCOUNT, since) if f"/{world.namespace}/" in write] == []
+    events = [event for event in await world.list(api.EVENTS) if event["reason"] == "CannotSupplyShare"]
+    assert sorted((event["type"], event["note"], event["regarding"]["name"]) for event in events) == [
+        ("Warning", "environment chat supplies 5%", "short"),
+        ("Warning", "environment code supplies 10%", "short"),
+    ]
 
 
 async def test_many_reports_become_few_writes(world: World, operator: Any) -> None:

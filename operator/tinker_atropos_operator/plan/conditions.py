@@ -19,6 +19,7 @@ ORDER = (
     "EnvironmentsReady",
     "TrainerRunning",
     "ProgressFresh",
+    "SupplyOk",
     "Complete",
     "Failed",
 )

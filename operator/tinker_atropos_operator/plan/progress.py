@@ -41,9 +41,13 @@ PROGRESS_FIELDS = (
     "samplerWeights",
     "tokens",
     "ledger",
+    "warnings",
     "lastProgressTime",
 )
 """Fields of the status that only reports change."""
+
+
+KEPT_WARNINGS = 20
 
 
 def counts(candidate: Heard, status: Object, newest_pod: str | None) -> bool:
@@ -139,6 +143,8 @@ def progress_fields(status: Object, heard: Heard | None) -> dict[str, Any]:
         new["tokens"] = report.tokens.model_dump()
     if report.ledger is not None:
         new["ledger"] = report.ledger.model_dump()
+    if report.warnings is not None:
+        new["warnings"] = [warning.model_dump() for warning in report.warnings[:KEPT_WARNINGS]] or None
     new = {key: value for key, value in new.items() if value is not None}
     if {**new, "lastProgressTime": None} != {**old, "lastProgressTime": None}:
         new["lastProgressTime"] = format_time(heard.at)
@@ -148,6 +154,12 @@ def progress_fields(status: Object, heard: Heard | None) -> dict[str, Any]:
         elif left <= 0:
             new.pop("eta", None)
     return new
+
+
+def new_warnings(status: Object, warned: Iterable[Object]) -> list[Object]:
+    """Those that the status does not name yet: other numbers in a sentence make no new problem."""
+    known = {(warning.get("reason"), warning.get("environment")) for warning in status.get("warnings") or ()}
+    return [warning for warning in warned if (warning.get("reason"), warning.get("environment")) not in known]
 
 
 def number(value: float) -> float | None:

@@ -17,9 +17,9 @@ from tinker_atropos_operator.plan.attempts import attempts, close_last
 from tinker_atropos_operator.plan.conditions import Condition
 from tinker_atropos_operator.plan.deadlines import Deadline, secret_deadline, startup_deadline
 from tinker_atropos_operator.plan.environments import EnvironmentState, environment_states
-from tinker_atropos_operator.plan.observed import Observed, Run, is_true, name_of, parse_time
+from tinker_atropos_operator.plan.observed import Object, Observed, Run, is_true, name_of, parse_time
 from tinker_atropos_operator.plan.pods import Trouble
-from tinker_atropos_operator.plan.progress import Heard, left_behind, newest, progress_fields
+from tinker_atropos_operator.plan.progress import Heard, left_behind, new_warnings, newest, progress_fields
 from tinker_atropos_operator.plan.servers import (
     api_server_state,
     local_tinker_record,
@@ -81,6 +81,8 @@ class Decision:
     """None = leave it."""
     changed: Sequence[Condition] = field(default=())
     """Conditions that changed, for Events."""
+    warned: Sequence[Object] = field(default=())
+    """Warnings of the trajectory server that the status does not hold yet, for Events."""
     look_again: float | None = None
     """Seconds after which time alone may change the decision."""
 
@@ -201,6 +203,7 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         fields["completionTime"] = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         fields["attempts"] = close_last(history, "Completed" if ending.complete else ending.reason, now) or None
         fields.pop("eta", None)
+        fields.pop("warnings", None)
         status, changed = assemble(run, ended_conditions(ending), fields, now)
         # What is left goes once this is written: whoever reads the status later must find the end in it.
         return Decision(status=status, changed=changed, look_again=0.0)
@@ -208,13 +211,15 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
     fields["environments"] = environment_entries(facts.environments, told, old_environments)
     fields["environmentsReady"] = f"{ready}/{sum(state.desired for state in facts.environments)}"
     seconds_per_step = float(progress.get("secondsPerStep") or 0)
-    conditions = conditions_of(facts, now, seconds_per_step)
+    warned = progress.get("warnings") or ()
+    conditions = conditions_of(facts, now, seconds_per_step, warned)
     status, changed = assemble(run, conditions, fields, now)
     context = RunContext(run.namespace, run.name, run.uid, spec, run.spec, situation.platform)
     return Decision(
         children=running_children(context, attempt),
         status=status,
         changed=changed,
+        warned=new_warnings(run.status, warned),
         look_again=_look_again(facts, deadlines, now, seconds_per_step),
     )
 

@@ -10,13 +10,15 @@ from typing import Any
 from tinker_atropos_operator.plan.conditions import Condition, Status, merged
 from tinker_atropos_operator.plan.environments import EnvironmentState
 from tinker_atropos_operator.plan.observed import Run, format_time
-from tinker_atropos_operator.plan.pods import Trouble
+from tinker_atropos_operator.plan.pods import Trouble, cut
 from tinker_atropos_operator.plan.progress import Heard, number
 from tinker_atropos_operator.plan.servers import ServerState
 from tinker_atropos_operator.plan.trainer import TrainerState
 
 SILENCE_SECONDS = 120.0
 """Without a report for this long, or ten steps if those take longer, progress is not fresh."""
+
+MAX_SUPPLY_MESSAGE = 1000
 
 _PASSING = frozenset({"Unschedulable"})
 """Troubles that a cluster may end by itself."""
@@ -86,8 +88,10 @@ def blocking_trouble(facts: Facts) -> Trouble | None:
     return next(iter(secret or real), None)
 
 
-def conditions_of(facts: Facts, now: dt.datetime, seconds_per_step: float) -> list[Condition]:
-    """All conditions of a run that is not over."""
+def conditions_of(
+    facts: Facts, now: dt.datetime, seconds_per_step: float, warned: Sequence[Mapping[str, Any]] = ()
+) -> list[Condition]:
+    """All conditions of a run that is not over. warned: the warnings of its trajectory server, as in the status."""
     waits = missing(facts)
     blocked = blocking_trouble(facts)
     said = facts.heard.report.message if facts.heard is not None else ""
@@ -118,6 +122,7 @@ def conditions_of(facts: Facts, now: dt.datetime, seconds_per_step: float) -> li
         _environments(facts.environments, created),
         _trainer(facts.trainer),
         _fresh(facts, now, seconds_per_step),
+        _supply(facts, warned),
         Condition("Complete", "False", "InProgress"),
         Condition("Failed", "False", "InProgress"),
     ]
@@ -166,6 +171,16 @@ def _fresh(facts: Facts, now: dt.datetime, seconds_per_step: float) -> Condition
     return Condition("ProgressFresh", "True", "Reported")
 
 
+def _supply(facts: Facts, warned: Sequence[Mapping[str, Any]]) -> Condition:
+    """Do the environments supply batches as the run asks for them?"""
+    if warned:
+        text = "; ".join(str(warning["message"]) for warning in warned)
+        return Condition("SupplyOk", "False", str(warned[0]["reason"]), cut(text, MAX_SUPPLY_MESSAGE))
+    if facts.heard is None or not facts.begun:
+        return Condition("SupplyOk", "Unknown", "NoReportYet")
+    return Condition("SupplyOk", "True", "AsAsked")
+
+
 def silence_limit(seconds_per_step: float) -> float:
     return max(SILENCE_SECONDS, 10 * seconds_per_step)
 
@@ -189,7 +204,7 @@ def ended_conditions(ending: Ending) -> list[Condition]:
             Condition("Complete", "False", over),
             Condition("Failed", "True", ending.reason, ending.message),
         ]
-    parts = ("AtroposAPIReady", "EnvironmentsReady", "TrainerRunning", "ProgressFresh")
+    parts = ("AtroposAPIReady", "EnvironmentsReady", "TrainerRunning", "ProgressFresh", "SupplyOk")
     return head + [Condition(name, "False", "RunEnded", "the run is over") for name in parts]
 
 

@@ -146,7 +146,7 @@ def programs(
         host="127.0.0.1",
         port=ports.trajectories,
         grpc_port=ports.trajectories_grpc,
-        store=folders.store,
+        store=store(spec, uid, folders),
         token_file=token,
     )
     listed.append(Program("trajectories", arguments))
@@ -211,6 +211,15 @@ ENVIRONMENT_VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+def store(spec: RunSpec, uid: str, folders: Folders) -> str:
+    """Where the trajectory server keeps the run: a folder, or the Redis server that the run names.
+
+    Its password is taken from TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD: there is no Secret here.
+    """
+    url = spec.api_server.store.url
+    return str(folders.store) if url is None else f"{url}?run={uid}"
 
 
 def tokenizer(spec: RunSpec) -> str:

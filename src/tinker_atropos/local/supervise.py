@@ -56,9 +56,16 @@ async def supervise(run: RunFile, data: Path, api_key: str, working_directory: P
         file.write_text(yaml_text.dump(instance_config(run.spec, instance, folders)))
 
     newest: list[ProgressReport] = []
+    warned: set[tuple[str, str]] = set()
 
     def on_report(report: ProgressReport) -> None:
         newest[:] = [report]
+        if report.warnings is not None:
+            for warning in report.warnings:
+                if (warning.reason, warning.environment) not in warned:
+                    display.message(f"warning: {warning.message}")
+            warned.clear()
+            warned.update((warning.reason, warning.environment) for warning in report.warnings)
         display.report(report)
 
     stopping = asyncio.Event()

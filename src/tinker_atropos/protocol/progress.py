@@ -78,6 +78,17 @@ class EnvironmentReport(_Message):
     reward: float = 0.0
 
 
+class WarningReport(_Message):
+    """Something that keeps batches from being made as the run asks, as long as it does."""
+
+    reason: str
+    """CannotSupplyShare or GroupsDoNotPack."""
+    environment: str = ""
+    """Empty = the whole run."""
+    message: str
+    """A sentence for people, with numbers."""
+
+
 class ProgressReport(_Message):
     """One report. Newer epochs win over older ones; within an epoch a lower step is stale and ignored."""
 
@@ -95,6 +106,8 @@ class ProgressReport(_Message):
     tokens: TokensReport = TokensReport()
     ledger: LedgerReport | None = None
     environments: tuple[EnvironmentReport, ...] = ()
+    warnings: tuple[WarningReport, ...] | None = None
+    """None = not known yet: nothing was leased."""
     checkpoint: CheckpointReport | None = None
     """Newest complete training state."""
     named_checkpoint: CheckpointReport | None = None

@@ -142,12 +142,24 @@ class LeaseRequest(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., for_step: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
 
 class LeaseResponse(_message.Message):
-    __slots__ = ("batch", "waiting_for")
+    __slots__ = ("batch", "waiting_for", "warnings")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     batch: Batch
     waiting_for: str
-    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., waiting_for: _Optional[str] = ...) -> None: ...
+    warnings: _containers.RepeatedCompositeFieldContainer[Warning]
+    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., waiting_for: _Optional[str] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ...) -> None: ...
+
+class Warning(_message.Message):
+    __slots__ = ("reason", "environment", "message")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    environment: str
+    message: str
+    def __init__(self, reason: _Optional[str] = ..., environment: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("lease_id", "for_step", "lease_seconds", "replay", "groups", "queued_groups")

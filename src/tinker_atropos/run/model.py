@@ -170,6 +170,10 @@ class APIServer(_Kubernetes):
     """The pod of trajectory server and gateway."""
 
     store: Store = Store()
+    unpackable: Literal["Wait", "Short", "Drop"] = "Wait"
+    """When no choice of the queued groups sums to batch_size for a minute: wait on, train a short one, or drop them."""
+    unknown_version: Literal["Accept", "Drop"] = "Accept"
+    """What becomes of groups whose policy version is not on record."""
 
 
 class Checkpoints(_Kubernetes):

@@ -27,7 +27,7 @@ from tinker_atropos.trainer.failures import (
     TrainingClientLostError,
 )
 from tinker_atropos.trainer.reporting import Reporter
-from tinker_atropos.trainer.rewards import environment_reports, mean_staleness, reward_report
+from tinker_atropos.trainer.rewards import environment_reports, mean_staleness, reward_report, warning_reports
 from tinker_atropos.trainer.service import SubmittedStep, TinkerService
 from tinker_atropos.trainer.settings import STATE_TTL, TrainerSettings
 from tinker_atropos.trainer.trajectories import LEASE_SECONDS, TrajectoryClient
@@ -201,6 +201,7 @@ class Pipeline:
         started = renewed = time.monotonic()
         while True:
             answer = await self._trajectories.lease(self._position.epoch, step)
+            self._reporter.warned(warning_reports(answer.warnings))
             if answer.HasField("batch"):
                 return answer.batch
             self._reporter.update(phase="Waiting")

@@ -21,6 +21,7 @@ from tinker_atropos.protocol.progress import (
     SECONDS_BETWEEN_REPORTS,
     ProgressAnswer,
     ProgressReport,
+    WarningReport,
 )
 from tinker_atropos.trainer.settings import TrainerSettings
 
@@ -57,6 +58,15 @@ class Reporter:
         if self.report.message != message:
             log.info("%s", message)
             self.update(message=message)
+
+    def warned(self, warnings: tuple[WarningReport, ...]) -> None:
+        """What the trajectory server warns of now; each is logged when it is new."""
+        known = {(warning.reason, warning.environment) for warning in self.report.warnings or ()}
+        for warning in warnings:
+            if (warning.reason, warning.environment) not in known:
+                log.warning("%s", warning.message)
+        if warnings != self.report.warnings:
+            self.update(warnings=warnings)
 
     async def start(self) -> None:
         """Send the first report and learn what the status knows; then go on in the background.
@@ -96,7 +106,7 @@ class Reporter:
         report = self.report
         text = report.model_dump_json(by_alias=True, exclude_none=True)
         if len(text.encode()) > MAX_TERMINATION_MESSAGE:
-            report = report.model_copy(update={"environments": (), "message": report.message[:1000]})
+            report = report.model_copy(update={"environments": (), "warnings": None, "message": report.message[:1000]})
             text = report.model_dump_json(by_alias=True, exclude_none=True)
         try:
             path.write_text(text)

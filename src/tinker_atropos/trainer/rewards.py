@@ -1,13 +1,17 @@
-"""What the scores of a batch say about the run: mean reward, per environment, and how old the batch was."""
+"""What a batch says about the run: mean reward, per environment, how old it was, and what the server warned of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
-from tinker_atropos.protocol.progress import EnvironmentReport, RewardReport
+from tinker_atropos.protocol.progress import EnvironmentReport, RewardReport, WarningReport
+
+MOST_WARNINGS = 10
+MOST_WARNING_CHARACTERS = 500
 
 
 def reward_report(groups: Sequence[pb.Group]) -> RewardReport | None:
@@ -34,6 +38,16 @@ def environment_reports(groups: Sequence[pb.Group]) -> tuple[EnvironmentReport, 
             )
         )
     return tuple(reports)
+
+
+def warning_reports(warnings: Iterable[pb.Warning]) -> tuple[WarningReport, ...]:
+    """The trajectory server's warnings, short enough for a report."""
+    return tuple(
+        WarningReport(
+            reason=warning.reason, environment=warning.environment, message=warning.message[:MOST_WARNING_CHARACTERS]
+        )
+        for warning in islice(warnings, MOST_WARNINGS)
+    )
 
 
 def mean_staleness(groups: Sequence[pb.Group]) -> float | None:

@@ -51,6 +51,8 @@ class TrainerSettings:
             save_checkpoint_interval=self.spec.checkpoint_interval or SAVE_INTERVAL_OFF,
             wandb_project=str(extra.get("wandb_project", "")),
             wandb_group=str(extra.get("wandb_group") or ""),
+            unpackable=self.spec.api_server.unpackable.lower(),
+            unknown_version=self.spec.api_server.unknown_version.lower(),
             environments=[
                 pb.EnvironmentShare(
                     name=entry.name,

@@ -25,6 +25,7 @@ from tinker_atropos.trajectories.pacing import Pacing, Situation
 from tinker_atropos.trajectories.posts import Bytes, Floats, Ints, Limits, Post
 from tinker_atropos.trajectories.registry import Environment
 from tinker_atropos.trajectories.settings import Settings
+from tinker_atropos.trajectories.starvation import Starvation
 from tinker_atropos.trajectories.store import Store, StoreCorruptError, StoreUnavailableError
 from tinker_atropos.trajectories.versions import completion_digests
 
@@ -132,7 +133,7 @@ class Exchange:
         self._last_stream = 0
         self._pace_soon = False
         self._pace_again: asyncio.TimerHandle | None = None
-        self._said: set[str] = set()
+        self.starvation = Starvation()
         self.closed = False
 
     @classmethod
@@ -436,7 +437,7 @@ class Exchange:
             if before or events:
                 await self._write((*before, *events))
             before = ()
-            self._say_what_starves(now)
+            self._look_what_starves(now, events)
             if not events:
                 return None
             if events[-1]["t"] == "leased":
@@ -447,16 +448,14 @@ class Exchange:
                         self.metrics.staleness(self.ledger.lineage.staleness(oldest, for_step))
                 return batch
 
-    def _say_what_starves(self, now: float) -> None:
-        """What keeps batches from being made as they were asked for goes to the log once, not only to /status."""
+    def _look_what_starves(self, now: float, events: Sequence[Event]) -> None:
+        """What keeps batches from being made as asked is logged once; the trainer hears it with each lease."""
         ledger = self.ledger
-        said = ledger.mix.complaints(ledger.shares())
-        if ledger.blocked_since is not None and now - ledger.blocked_since >= ledger.patience:
-            said["batch"] = ledger.waiting_for()
-        for what, sentence in said.items():
-            if what not in self._said:
-                logger.warning("%s", sentence)
-        self._said = set(said)
+        if events and events[-1]["t"] == "leased" and "groups" in events[-1]:
+            cut = [ledger.groups[number].candidate for number in events[-1]["groups"]]
+            self.starvation.batch_cut(ledger.queue, cut)
+        for warning in self.starvation.look(ledger, now):
+            logger.warning("%s", warning.message)
 
     async def renew(self, epoch: int, lease_id: str, lease_seconds: float) -> None:
         async def renew() -> None:

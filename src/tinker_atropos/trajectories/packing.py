@@ -60,6 +60,10 @@ class Queue:
     def oldest(self) -> Candidate | None:
         return min((line[0] for line in self._lines.values()), default=None)
 
+    def heads(self) -> dict[tuple[str, int], int]:
+        """Number of the oldest group by environment and size."""
+        return {key: line[0].number for key, line in self._lines.items()}
+
     def sizes(self) -> dict[tuple[str, int], int]:
         """Number of waiting groups by environment and size."""
         return {key: len(line) for key, line in self._lines.items()}

@@ -394,7 +394,7 @@ class Routes:
                 "dropped": dict(ledger.reasons),
                 "environments": self._environments(),
                 "pacing": self._exchange.pacing,
-                "complaints": list(ledger.mix.complaints(ledger.shares()).values()),
+                "complaints": [warning.message for warning in self._exchange.starvation.warnings],
             }
         )
 

@@ -82,7 +82,8 @@ class Service(pb_grpc.TrajectoriesServicer):
             )
             batch = await self._exchange.lease(request.epoch, request.for_step, request.wait_seconds, seconds)
             if batch is None:
-                return pb.LeaseResponse(waiting_for=self._exchange.ledger.waiting_for()).SerializeToString()
+                waiting_for = self._exchange.ledger.waiting_for()
+                return pb.LeaseResponse(waiting_for=waiting_for, warnings=self._warnings()).SerializeToString()
             return await self._serialized(batch, seconds)
 
         return await _answer(context, answer)
@@ -104,7 +105,14 @@ class Service(pb_grpc.TrajectoriesServicer):
             data = batches.to_message(group, payload, staleness).SerializeToString()
             parts += (_length_delimited(pb.Batch.GROUPS_FIELD_NUMBER, len(data)), data)
         size = sum(len(part) for part in parts)
-        return b"".join([_length_delimited(pb.LeaseResponse.BATCH_FIELD_NUMBER, size), *parts])
+        warnings = pb.LeaseResponse(warnings=self._warnings()).SerializeToString()
+        return b"".join([_length_delimited(pb.LeaseResponse.BATCH_FIELD_NUMBER, size), *parts, warnings])
+
+    def _warnings(self) -> list[pb.Warning]:
+        return [
+            pb.Warning(reason=found.reason, environment=found.environment, message=found.message)
+            for found in self._exchange.starvation.warnings
+        ]
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:
         seconds = request.lease_seconds or LEASE_SECONDS

@@ -8,7 +8,7 @@ first in, first out.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinker_atropos.trajectories.packing import Candidate, pack, pack_parts
@@ -64,8 +64,11 @@ class Mix:
         """What each environment should get, by the environments that there are."""
         return targets_of({*shares, *(name for batch in self.recent for name in batch)}, shares)
 
-    def complaints(self, shares: Mapping[str, Share]) -> dict[str, str]:
-        """Which environments cannot supply their share, with numbers."""
+    def complaints(self, shares: Mapping[str, Share], known: Container[str] = ()) -> dict[str, str]:
+        """Which environments cannot supply their share, with numbers.
+
+        One that is `known` to be short stays so until it is well within the limit: no complaint comes and goes.
+        """
         realised, targets = self.realised(), self.targets(shares)
         times = Counter(name for names in self.short for name in names)
         return {
@@ -74,7 +77,7 @@ class Mix:
                 f"{len(self.recent)} batches instead of {target:.1%}; it had nothing left in {times[name]} of them"
             )
             for name, target in targets.items()
-            if times[name] and realised.get(name, 0.0) < target - _POINTS
+            if times[name] and realised.get(name, 0.0) < target - (_POINTS / 2 if name in known else _POINTS)
         }
 
     def to_json(self) -> list[object]:

@@ -56,6 +56,14 @@ def test_the_key_is_on_no_command_line_of_a_hosted_run() -> None:
         assert "tml-key" not in arguments
 
 
+def test_the_store_is_a_folder_or_the_redis_server_that_the_run_names() -> None:
+    arguments = listed(run())["trajectories"]
+    assert arguments[arguments.index("--store") + 1] == "/data/store"
+    store = {"type": "Redis", "url": "redis://localhost:6379/0", "secretRef": {"name": "redis"}}
+    arguments = listed(run(apiServer={"store": store}))["trajectories"]
+    assert arguments[arguments.index("--store") + 1] == "redis://localhost:6379/0?run=uid"
+
+
 def test_no_port_is_given_twice() -> None:
     file = run(tinkerAPI={"local": {"model": "tiny"}})
     ports = Ports.of(list(range(Ports.count(file.spec))))

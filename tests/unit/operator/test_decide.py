@@ -99,15 +99,63 @@ def test_a_trainer_that_falls_silent_shows(build: Any) -> None:
     assert decision.look_again == pytest.approx(600 - 121 + 0.1)
 
 
+SHORT = {
+    "reason": "CannotSupplyShare",
+    "environment": "code",
+    "message": "environment code cannot supply its share: 10.0% of the last 50 batches instead of 50.0%",
+}
+PACKING = {"reason": "GroupsDoNotPack", "environment": "", "message": "no choice of the queued groups sums to 8"}
+WARNED = {
+    "nothing known yet": ([], None, ("True", "AsAsked"), []),
+    "nothing": ([], [], ("True", "AsAsked"), []),
+    "a first one": ([], [SHORT], ("False", "CannotSupplyShare"), [SHORT]),
+    "the same with other numbers": (
+        [SHORT],
+        [{**SHORT, "message": "environment code cannot supply its share: 12.0%"}],
+        ("False", "CannotSupplyShare"),
+        [],
+    ),
+    "of another environment": (
+        [SHORT],
+        [SHORT, {**SHORT, "environment": "chat"}],
+        ("False", "CannotSupplyShare"),
+        [{**SHORT, "environment": "chat"}],
+    ),
+    "another kind instead": ([SHORT], [PACKING], ("False", "GroupsDoNotPack"), [PACKING]),
+    "over": ([SHORT], [], ("True", "AsAsked"), []),
+    "a new trainer that has not leased yet": ([SHORT], None, ("False", "CannotSupplyShare"), []),
+}
+
+
+@pytest.mark.parametrize(("before", "told", "expected", "new"), WARNED.values(), ids=WARNED)
+def test_what_the_trajectory_server_warns_of(
+    build: Any, before: list[Any], told: list[Any] | None, expected: tuple[str, str], new: list[Any]
+) -> None:
+    status = {"startTime": build.ago(50), "runningTime": build.ago(40), "epoch": 1, "step": 2}
+    run = build.run({**status, **({"warnings": before} if before else {})})
+    decision = decide(build.situation(run, build.everything(), heard=report(build, step=2, warnings=told)))
+    supply = condition(decision, "SupplyOk")
+    assert (supply["status"], supply["reason"]) == expected
+    assert list(decision.warned) == new
+    assert decision.status is not None
+    wanted = before if told is None else told
+    assert decision.status.get("warnings", []) == wanted
+    assert supply["message"] == "; ".join(entry["message"] for entry in wanted)
+    assert phase(decision) == "Running", "a warning is no failure"
+
+
 def test_nothing_changes_when_nothing_has_changed(build: Any) -> None:
     run = build.run({"startTime": build.ago(50)})
-    observed, heard = build.everything(), report(build, step=2, seconds_per_step=2.0, message="training")
+    observed, heard = (
+        build.everything(),
+        report(build, step=2, seconds_per_step=2.0, message="training", warnings=[SHORT]),
+    )
     first = decide(build.situation(run, observed, heard=heard))
     assert first.status is not None
     later = build.situation(build.run(first.status), observed, heard=heard)
     second = decide(type(later)(**{**vars(later), "now": build.now + dt.timedelta(seconds=7)}))
     assert second.status == first.status
-    assert list(second.changed) == []
+    assert list(second.changed) == [] and list(second.warned) == []
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes(build: Any) -> None:

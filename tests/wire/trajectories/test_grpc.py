@@ -155,6 +155,21 @@ class TestShares:
             "it had nothing left in 10 of them"
         ]
 
+    def test_the_trainer_hears_of_it_with_each_lease(self, server: Any) -> None:
+        asked = self.shares(server, fast=(1, 0, 0), slow=(1, 0, 0))
+        epoch = server.take_over(environments=asked).epoch
+        self.post(server, "fast", *range(8))
+        warned = []
+        for step in (1, 2, 3):
+            answer = server.rpc.Lease(server.pb.LeaseRequest(epoch=epoch, for_step=step))
+            warned.append([(one.reason, one.environment, one.message) for one in answer.warnings])
+            assert answer.HasField("batch") == (step < 3)
+        sentence = (
+            "environment slow cannot supply its share: 0.0% of the last {} batches instead of 50.0%; "
+            "it had nothing left in {} of them"
+        )
+        assert warned == [[("CannotSupplyShare", "slow", sentence.format(n, n))] for n in (1, 2, 2)]
+
 
 class TestLease:
     def test_the_arrays_of_a_batch(self, server: Any) -> None:
