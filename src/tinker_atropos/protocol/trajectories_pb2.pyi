@@ -148,10 +148,10 @@ class LeaseResponse(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     batch: Batch
     waiting_for: str
-    warnings: _containers.RepeatedCompositeFieldContainer[Warning]
-    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., waiting_for: _Optional[str] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ...) -> None: ...
+    warnings: _containers.RepeatedCompositeFieldContainer[SupplyWarning]
+    def __init__(self, batch: _Optional[_Union[Batch, _Mapping]] = ..., waiting_for: _Optional[str] = ..., warnings: _Optional[_Iterable[_Union[SupplyWarning, _Mapping]]] = ...) -> None: ...
 
-class Warning(_message.Message):
+class SupplyWarning(_message.Message):
     __slots__ = ("reason", "environment", "message")
     REASON_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]

@@ -40,7 +40,7 @@ def environment_reports(groups: Sequence[pb.Group]) -> tuple[EnvironmentReport, 
     return tuple(reports)
 
 
-def warning_reports(warnings: Iterable[pb.Warning]) -> tuple[WarningReport, ...]:
+def warning_reports(warnings: Iterable[pb.SupplyWarning]) -> tuple[WarningReport, ...]:
     """The trajectory server's warnings, short enough for a report."""
     return tuple(
         WarningReport(

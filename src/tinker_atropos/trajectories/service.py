@@ -108,9 +108,9 @@ class Service(pb_grpc.TrajectoriesServicer):
         warnings = pb.LeaseResponse(warnings=self._warnings()).SerializeToString()
         return b"".join([_length_delimited(pb.LeaseResponse.BATCH_FIELD_NUMBER, size), *parts, warnings])
 
-    def _warnings(self) -> list[pb.Warning]:
+    def _warnings(self) -> list[pb.SupplyWarning]:
         return [
-            pb.Warning(reason=found.reason, environment=found.environment, message=found.message)
+            pb.SupplyWarning(reason=found.reason, environment=found.environment, message=found.message)
             for found in self._exchange.starvation.warnings
         ]
 
