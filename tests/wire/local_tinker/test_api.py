@@ -98,7 +98,9 @@ def test_unknown_route_says_so(server: Any) -> None:
 
 def test_sampling_the_base_model(client: Any, tokenizer: Any) -> None:
     sampler = client.create_sampling_client(base_model=NAME).result()
-    response = sampler.sample(ids(tokenizer, "12+7="), 16, types.SamplingParams(max_tokens=8, seed=1)).result(timeout=120)
+    response = sampler.sample(ids(tokenizer, "12+7="), 16, types.SamplingParams(max_tokens=8, seed=1)).result(
+        timeout=120
+    )
     assert len(response.sequences) == 16
     assert len({row.sequence_id for row in response.sequences}) == 16
     for row in response.sequences:
