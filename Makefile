@@ -37,6 +37,7 @@ generate: $(VENV)/.installed ## Write generated files again (protocol code, the 
 	$(VENV)/bin/python scripts/generate_protocol.py
 	$(VENV)/bin/python scripts/generate_chart_crd.py
 	$(VENV)/bin/python scripts/generate_crd_reference.py
+	$(VENV)/bin/python scripts/generate_pod_fields.py
 
 lock: $(VENV)/.installed ## Pin dependencies again: constraints.txt and images/*/requirements.txt
 	$(VENV)/bin/python scripts/lock.py

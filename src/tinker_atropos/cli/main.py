@@ -6,6 +6,7 @@ Subcommands are imported only when they are asked for, so `--help` needs none of
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 
@@ -59,8 +60,16 @@ class _Programs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        from tinker_atropos.cli import variables
+
+        variables.drop_service_links(os.environ)
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
+            if name is not None and command is not None and not ctx.resilient_parsing:
+                for sentence in variables.unread(os.environ, name, command, SUBCOMMANDS):
+                    click.secho("warning: ", fg="yellow", nl=False, err=True)
+                    click.echo(sentence, err=True)
+            return name, command, rest
         except click.UsageError as error:
             from tinker_atropos.run.problems import nearest
 

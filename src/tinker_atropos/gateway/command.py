@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from tinker_atropos.protocol import ports
-from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
+from tinker_atropos.protocol.exit_codes import CONFIG_ERROR, KEY_REFUSED
+from tinker_atropos.protocol.options import FiniteRange, HostPort, HttpUrl
 
 
 @click.command(name="gateway")
@@ -23,12 +24,14 @@ from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
     "--trajectories",
     default=f"127.0.0.1:{ports.TRAJECTORIES_GRPC}",
     show_default=True,
+    type=HostPort(),
     metavar="HOST:PORT",
     help="The trajectory server's gRPC address: policies come from there, versions go there.",
 )
 @click.option(
     "--tinker-base-url",
     envvar=["TINKER_ATROPOS_GATEWAY_TINKER_BASE_URL", "TINKER_BASE_URL"],
+    type=HttpUrl(),
     metavar="URL",
     help="Tinker API to sample from.  [default: TINKER_BASE_URL, else the hosted service]",
 )
@@ -47,7 +50,7 @@ from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
     "--patience",
     default=86_400.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="SECONDS",
     help="How long a request is held while the Tinker API fails, before it is answered with 503.",
 )
@@ -73,7 +76,8 @@ def command(
 
     Answers always come from the newest published policy; which one is recorded before the answer leaves. Requests wait
     while there is no policy yet or a peer is away, and new rollouts of environments until they can be trained in time.
-    The key comes from TINKER_API_KEY.
+    The key comes from TINKER_API_KEY, or from where else the Tinker SDK finds one. Exit status: 0 ended by a signal;
+    78 no key, or no such tokenizer; 77 a key that is none; 1 it cannot listen; 2 an option is wrong.
 
     \b
     Example:
@@ -86,22 +90,21 @@ def command(
     from tinker_atropos.gateway.serve import Settings, run
     from tinker_atropos.gateway.tokenizer_files import TokenizerError
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.credentials import malformed_key, missing_key
     from tinker_atropos.protocol.ending import end_now
+    from tinker_atropos.protocol.listening import CannotListenError
     from tinker_atropos.protocol.token_file import read_token
 
     logs.configure("gateway")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would tell that there is no torch; none is needed
-    target = trajectories.removeprefix("http://").removeprefix("grpc://").rstrip("/")
-    if ":" not in target or "/" in target:
-        raise click.BadParameter(f"{trajectories!r} is no HOST:PORT", param_hint="--trajectories")
-    if tinker_base_url is not None and not tinker_base_url.startswith(("http://", "https://")):
-        raise click.BadParameter(
-            f"{tinker_base_url!r} is no URL; give http://HOST:PORT", param_hint="--tinker-base-url"
-        )
+    for sentence, status in ((missing_key(), CONFIG_ERROR), (malformed_key(), KEY_REFUSED)):
+        if sentence:
+            click.echo(f"Error: {sentence}", err=True)
+            raise SystemExit(status)
     settings = Settings(
         host=host,
         port=port,
-        trajectories=target,
+        trajectories=trajectories,
         tinker_base_url=tinker_base_url or None,
         tinker_api_key=os.environ.get("TINKER_API_KEY") or None,
         tokenizer=tokenizer or base_model,
@@ -115,6 +118,6 @@ def command(
     except TokenizerError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(CONFIG_ERROR) from None
-    except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
+    except CannotListenError as error:
+        raise click.ClickException(str(error)) from None
     end_now(0)

@@ -23,6 +23,7 @@ from tinker_atropos.gateway.text import Text
 from tinker_atropos.gateway.tokenizer_files import pack, resolve
 from tinker_atropos.gateway.trajectories import Trajectories
 from tinker_atropos.protocol.ending import end_in_any_case
+from tinker_atropos.protocol.listening import CannotListenError
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,10 @@ async def run(settings: Settings) -> None:
     with tempfile.TemporaryDirectory(prefix="tokenizer-") as work:
         try:
             site = web.TCPSite(runner, settings.host, settings.port, backlog=1024, shutdown_timeout=1.0)
-            await site.start()
+            try:
+                await site.start()
+            except OSError as error:
+                raise CannotListenError.of(error, settings.host, settings.port) from error
             port = runner.addresses[0][1]
             await _until_stopped(
                 stop,

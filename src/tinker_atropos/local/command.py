@@ -6,12 +6,12 @@ import asyncio
 import datetime as dt
 import json
 import os
-import shlex
 import sys
 from pathlib import Path
 
 import click
 
+from tinker_atropos.protocol.options import CommandLine
 from tinker_atropos.run.load import RunFile, load_run_file
 from tinker_atropos.run.problems import InvalidRunError, Problem
 
@@ -19,7 +19,10 @@ from tinker_atropos.run.problems import InvalidRunError, Problem
 @click.command(name="run")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--environment-command", default="", help="Program of the environment, for a plain env/openai/tinker file."
+    "--environment-command",
+    type=CommandLine(),
+    default="",
+    help="Program of the environment, for a plain env/openai/tinker file.",
 )
 @click.option(
     "--local-model", help="Use the local Tinker server with this model (tiny, or a folder), for a plain file."
@@ -28,7 +31,9 @@ from tinker_atropos.run.problems import InvalidRunError, Problem
 @click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the result."
 )
-def command(file: Path, environment_command: str, local_model: str | None, data: Path | None, output: str) -> None:
+def command(
+    file: Path, environment_command: tuple[str, ...], local_model: str | None, data: Path | None, output: str
+) -> None:
     """Run FILE, a run file, on this machine: local Tinker server (when the file says so), trajectory server, gateway,
     environments and trainer as processes.
 
@@ -44,7 +49,7 @@ def command(file: Path, environment_command: str, local_model: str | None, data:
     from tinker_atropos.local.display import display
     from tinker_atropos.local.supervise import Outcome, supervise
 
-    run = load_run_file(file, shlex.split(environment_command), local_model)
+    run = load_run_file(file, environment_command, local_model)
     key = _api_key(run)
     console = Console(stderr=True)
     for warning in run.warnings:

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import click
 
+from tinker_atropos.protocol.ports import LOCAL_TINKER_HTTP
+
 
 @click.command("local-tinker")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=8010, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 picks a free one."
+    "--port",
+    default=LOCAL_TINKER_HTTP,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port; 0 picks a free one.",
 )
 @click.option(
     "--data",
@@ -44,7 +50,7 @@ def command(
     \b
     Example:
       tinker-atropos local-tinker --data ./tinker --model tiny
-      TINKER_BASE_URL=http://127.0.0.1:8010 TINKER_API_KEY=tml-local python train.py
+      TINKER_BASE_URL=http://127.0.0.1:8003 TINKER_API_KEY=tml-local python train.py
     """
     import asyncio
     import os

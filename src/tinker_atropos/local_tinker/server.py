@@ -30,6 +30,7 @@ from tinker_atropos.local_tinker.service import Service
 from tinker_atropos.local_tinker.tokenizer import Vocabulary
 from tinker_atropos.local_tinker.weights import load_weights
 from tinker_atropos.local_tinker.worker import Worker
+from tinker_atropos.protocol.listening import cannot_listen
 
 logger = logging.getLogger(__name__)
 
@@ -136,9 +137,7 @@ class Server:
             await site.start()
         except OSError as error:
             await runner.cleanup()
-            raise UserError(
-                f"--host {settings.host} --port {settings.port}: can't listen there ({error.strerror})"
-            ) from None
+            raise UserError(cannot_listen(error, settings.host, settings.port)) from None
         self._worker.start()
         if settings.warm_up:
             for work in self._engine.common_work():

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from tinker_atropos.protocol import ports
+from tinker_atropos.protocol.options import HttpUrl
 
 
 @click.command(name="relay")
-@click.option("--trajectories", required=True, metavar="URL", help="Trajectory server, e.g. http://tar-gsm8k:8000.")
-@click.option("--gateway", required=True, metavar="URL", help="Gateway, e.g. http://tar-gsm8k:8001.")
+@click.option("--trajectories", required=True, type=HttpUrl(), help="Trajectory server, e.g. http://tar-gsm8k:8000.")
+@click.option("--gateway", required=True, type=HttpUrl(), help="Gateway, e.g. http://tar-gsm8k:8001.")
 @click.option("--environment", required=True, metavar="NAME", help="Name of the environment in the run file.")
 @click.option("--instance", required=True, metavar="NAME", help="Name of this one process of it, e.g. the pod's name.")
 @click.option(
@@ -76,14 +77,12 @@ def command(
     import asyncio
 
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.listening import CannotListenError
     from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.relay.forward import Identity
     from tinker_atropos.relay.serve import Settings, run
 
     logs.configure("relay")
-    for name, url in (("trajectories", trajectories), ("gateway", gateway)):
-        if not url.startswith(("http://", "https://")):
-            raise click.BadParameter(f"{url!r} is no URL; give http://HOST:PORT", param_hint=f"--{name}")
     settings = Settings(
         trajectories=trajectories,
         gateway=gateway,
@@ -97,5 +96,7 @@ def command(
     )
     try:
         asyncio.run(run(settings))
+    except CannotListenError as error:
+        raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"cannot listen: {error}") from error
+        raise click.ClickException(f"--tokenizer-dir {tokenizer_dir}: {error.strerror or error}") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from tinker_atropos.protocol.listening import CannotListenError
 from tinker_atropos.relay import tokenizer
 from tinker_atropos.relay.forward import Forwarder, Identity, client_session
 
@@ -47,14 +48,17 @@ async def run(settings: Settings) -> None:
     async with client_session() as session:
         try:
             ports = []
-            for server, port in (
-                (settings.trajectories, settings.trajectories_port),
-                (settings.gateway, settings.gateway_port),
+            for server, port, option in (
+                (settings.trajectories, settings.trajectories_port, "--trajectories-port"),
+                (settings.gateway, settings.gateway_port, "--gateway-port"),
             ):
-                runner, bound = await _listen(Forwarder(session, server, settings.identity), settings.host, port)
+                forwarder = Forwarder(session, server, settings.identity)
+                runner, bound = await _listen(forwarder, settings.host, port, option, "--host")
                 runners.append(runner)
                 ports.append(bound)
-            runner, health_port = await _listen(_health(ready), settings.health_host, settings.health_port)
+            runner, health_port = await _listen(
+                _health(ready), settings.health_host, settings.health_port, "--health-port", "--health-host"
+            )
             runners.append(runner)
 
             fetching = asyncio.create_task(
@@ -83,7 +87,9 @@ async def run(settings: Settings) -> None:
             await asyncio.gather(*(runner.cleanup() for runner in runners))
 
 
-async def _listen(handler: _Handler, host: str, port: int) -> tuple[web.ServerRunner, int]:
+async def _listen(
+    handler: _Handler, host: str, port: int, option: str, host_option: str
+) -> tuple[web.ServerRunner, int]:
     server = web.Server(
         handler,
         handler_cancellation=True,  # an environment that went away is not waited for
@@ -94,7 +100,11 @@ async def _listen(handler: _Handler, host: str, port: int) -> tuple[web.ServerRu
     runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=1024)
-    await site.start()
+    try:
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        raise CannotListenError.of(error, host, port, option, host_option) from error
     return runner, runner.addresses[0][1]
 
 

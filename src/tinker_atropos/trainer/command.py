@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tinker_atropos.protocol.options import HostPort, HttpUrl
 from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
 
 
@@ -22,11 +23,13 @@ from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
     "--trajectories",
     default=f"127.0.0.1:{TRAJECTORIES_GRPC}",
     show_default=True,
+    type=HostPort(),
     help="host:port of the trajectory server's gRPC.",
 )
 @click.option(
     "--tinker-base-url",
     envvar=["TINKER_ATROPOS_TRAINER_TINKER_BASE_URL", "TINKER_BASE_URL"],
+    type=HttpUrl(),
     help="Tinker API; the hosted one by default.",
 )
 @click.option(
@@ -34,12 +37,16 @@ from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
 )
 @click.option("--run-uid", help="Identity of the run in the trajectory store; its name by default.")
 @click.option(
-    "--attempt", type=int, default=0, show_default=True, help="Number of the Job that this process belongs to."
+    "--attempt",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of the Job that this process belongs to.",
 )
 @click.option(
     "--holder", default=socket.gethostname, show_default="host name", help="Name of this process, for people."
 )
-@click.option("--progress-url", help="Where progress reports go; none by default.")
+@click.option("--progress-url", type=HttpUrl(), help="Where progress reports go; none by default.")
 @click.option("--progress-ca", type=click.Path(path_type=Path), help="Certificate authority of the progress receiver.")
 @click.option(
     "--progress-token-file",

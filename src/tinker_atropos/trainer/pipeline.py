@@ -34,6 +34,9 @@ from tinker_atropos.trainer.trajectories import LEASE_SECONDS, TrajectoryClient
 
 log = logging.getLogger(__name__)
 
+EXPORT_PAUSES = (2.0, 5.0, 15.0, 0.0)
+"""Seconds between the tries to have the ledger exported."""
+
 CLIENTS_WITHOUT_PROGRESS = 5
 """So many training clients in a row may be lost without a step between them; then the Job decides."""
 
@@ -54,6 +57,8 @@ class Result:
     step: int
     sampler_weights: str
     state: str
+    problem: str = ""
+    """What could not be done besides, for people."""
 
 
 class Pipeline:
@@ -81,6 +86,8 @@ class Pipeline:
         self._retention = checkpoints.Retention()
         self._background: set[asyncio.Task[None]] = set()
         self._seconds_per_step: float | None = None
+        self.is_training = False
+        """Whether there may be a step in flight, which is worth a wait when a signal comes."""
 
     async def run(self) -> Result:
         """Train to the end. Raises TrainerError with the sentence for people, StoppedError after a signal."""
@@ -88,7 +95,9 @@ class Pipeline:
         while True:
             before = self._position.state.step
             try:
+                self.is_training = False
                 await self._take_over()
+                self.is_training = True
                 return await self._train()
             except StoreLostError as error:
                 log.warning(
@@ -334,8 +343,23 @@ class Pipeline:
         await self._service.delete([*self._retention.samplers])
         if self._background:
             await asyncio.wait(self._background, timeout=30)
+        problem = await self._export()
         await self._close("success")
-        return Result(state.step, weights, path)
+        return Result(state.step, weights, path, problem)
+
+    async def _export(self) -> str:
+        """Have the ledger exported where the run wants it. A problem with that takes nothing back of what was trained."""
+        problem = ""
+        for pause in EXPORT_PAUSES:
+            answer = await self._trajectories.finish(self._position.epoch)
+            self._reporter.update(ledger=_ledger(answer.ledger), ledger_export=answer.exported_to or None)
+            problem = answer.problem
+            if not problem:
+                break
+            log.warning("%s", problem)
+            self._reporter.waiting(f"{problem}; trying again")
+            await asyncio.sleep(pause)
+        return problem
 
     # -- housekeeping
 

@@ -8,6 +8,7 @@ import datetime as dt
 import logging
 import signal
 
+from tinker_atropos.protocol.credentials import missing_key
 from tinker_atropos.protocol.ending import end_in_any_case
 from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
 from tinker_atropos.trainer.failures import StoppedError, TrainerError
@@ -24,6 +25,8 @@ GRACE_SECONDS = 8.0
 """A step in flight may end within this time after a signal. When the whole run is deleted its peers go at the same
 moment, and a trainer that waits for them would be the last thing left of it."""
 
+LOOK_SECONDS = 0.1
+
 FAREWELL_SECONDS = 4.0
 """For finishing the session and sending the last report after a signal."""
 
@@ -35,8 +38,8 @@ async def run_trainer(settings: TrainerSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     reporter = Reporter(settings, lambda: dt.datetime.now(dt.UTC))
-    if not settings.api_key:
-        sentence = "TINKER_API_KEY is not set; set it, or let tinkerAPI.local run a server that needs none"
+    sentence = None if settings.api_key else missing_key()
+    if sentence:
         log.error("%s", sentence)
         await reporter.finish(phase="Failed", message=sentence)
         return CONFIG_ERROR
@@ -52,12 +55,21 @@ async def run_trainer(settings: TrainerSettings) -> int:
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            log.info("stopping: a step in flight may end within %.0f s", GRACE_SECONDS)
             end_in_any_case(GRACE_SECONDS + FAREWELL_SECONDS + 1.0, STOPPED)
-            await asyncio.wait({task}, timeout=GRACE_SECONDS)
+            await _grace(task, pipeline, trajectories)
             task.cancel()
         stop.cancel()
         return await _conclude(task, pipeline, reporter)
+
+
+async def _grace(task: asyncio.Task[Result], pipeline: Pipeline, trajectories: TrajectoryClient) -> None:
+    """Let a step in flight end, as long as nothing is waited for that may not come: no takeover, no server away."""
+    if pipeline.is_training and not trajectories.away:
+        log.info("stopping: a step in flight may end within %.0f s", GRACE_SECONDS)
+    end = asyncio.get_running_loop().time() + GRACE_SECONDS
+    while pipeline.is_training and not trajectories.away and asyncio.get_running_loop().time() < end:
+        if (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
+            return
 
 
 async def _conclude(task: asyncio.Task[Result], pipeline: Pipeline, reporter: Reporter) -> int:
@@ -82,5 +94,7 @@ async def _conclude(task: asyncio.Task[Result], pipeline: Pipeline, reporter: Re
         await reporter.finish(phase="Failed", message=sentence)
         return 1
     log.info("complete", extra={"step": result.step, "sampler_weights": result.sampler_weights, "state": result.state})
-    await reporter.finish(phase="Complete", step=result.step, sampler_weights=result.sampler_weights, message="")
+    await reporter.finish(
+        phase="Complete", step=result.step, sampler_weights=result.sampler_weights, message=result.problem
+    )
     return 0

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 CALL_SECONDS = 30.0
+FINISH_SECONDS = 300.0
 LEASE_WAIT_SECONDS = 20.0
 LEASE_SECONDS = 900.0
 MAX_MESSAGE = 1 << 30  # bytes; a batch of 512 × 2048 tokens is about 15 MB
@@ -40,6 +41,12 @@ class TrajectoryClient:
         self._metadata = (("authorization", bearer(token)),) if token else ()
         self._on_wait = on_wait
         self._channel: grpc.aio.Channel | None = None
+        self._unanswered: set[str] = set()
+
+    @property
+    def away(self) -> bool:
+        """Whether a call waits for a server that does not answer."""
+        return bool(self._unanswered)
 
     async def __aenter__(self) -> Self:
         self._channel = grpc.aio.insecure_channel(
@@ -63,6 +70,12 @@ class TrajectoryClient:
             await self._channel.close()
 
     async def _call(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        try:
+            return await self._patiently(what, call)
+        finally:
+            self._unanswered.discard(what)
+
+    async def _patiently(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer:
         delay = 0.2
         while True:
             try:
@@ -84,6 +97,7 @@ class TrajectoryClient:
                 log.info(
                     "trajectory server at %s does not answer %s (%s), trying again", self._address, what, code.name
                 )
+                self._unanswered.add(what)
                 self._on_wait(f"waiting for the trajectory server at {self._address}")
             await asyncio.sleep(delay)
             delay = min(delay * 2, 3.0)
@@ -117,6 +131,13 @@ class TrajectoryClient:
         )
         sums: pb.LedgerSums = answer.ledger
         return sums
+
+    async def finish(self, epoch: int) -> pb.FinishResponse:
+        """The run is over; the answer says where its ledger was exported to."""
+        request = pb.FinishRequest(epoch=epoch)
+        return await self._call(
+            "Finish", lambda: self._stub.Finish(request, timeout=FINISH_SECONDS, metadata=self._metadata)
+        )
 
     async def publish(self, epoch: int, policy: pb.Policy) -> None:
         request = pb.PublishRequest(epoch=epoch, policy=policy)

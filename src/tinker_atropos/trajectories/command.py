@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tinker_atropos.protocol.options import FiniteRange
 from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
 
 
@@ -59,8 +60,13 @@ from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
     "--compact-mb",
     default=16.0,
     show_default=True,
-    type=click.FloatRange(0.01),
+    type=FiniteRange(0.01),
     help="The store's journal is folded into a snapshot after so many MB.",
+)
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory that the run's ledger is exported to when the run is over or the server ends; see `audit`.",
 )
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 def command(
@@ -74,6 +80,7 @@ def command(
     max_body_mb: int,
     max_queue_mb: int,
     compact_mb: float,
+    export: Path | None,
     log_level: str,
 ) -> None:
     """Serve Atropos' API: environments post scored groups, trainers get batches; nothing acknowledged is ever lost.
@@ -88,6 +95,7 @@ def command(
     import uvloop
 
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.listening import CannotListenError
     from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.trajectories.server import Options, serve_until_signal
     from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
@@ -110,12 +118,11 @@ def command(
                     max_body_mb << 20,
                     max_queue_mb << 20,
                     int(compact_mb * 2**20),
+                    export,
                 )
             )
         )
-    except (StoreUnavailableError, StoreCorruptError) as error:
+    except (CannotListenError, StoreUnavailableError, StoreCorruptError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(
-            f"cannot listen on {host}, ports {port} and {grpc_port}: {error.strerror or error}"
-        ) from None
+        raise click.ClickException(f"--store {error.filename or store}: {error.strerror or error}") from None

@@ -84,6 +84,24 @@ def test_cut_short_and_replaced(server: Server, trainer: MakeTrainer, poster: Po
     assert_balanced(server, 8 * GROUPS_PER_STEP)
 
 
+@pytest.mark.parametrize("steps", [0, 2], ids=["before the takeover", "in the middle"])
+def test_asked_to_end_while_the_trajectory_server_is_away(
+    server: Server, trainer: MakeTrainer, poster: Post, steps: int
+) -> None:
+    if not steps:
+        server.program.kill()
+    program = trainer(8).start()
+    if steps:
+        poster(8 * GROUPS_PER_STEP)
+        until(lambda: len(program.steps()) >= steps, "some steps")
+        server.program.kill()
+    until(lambda: "does not answer" in program.text(), "the trainer waits for the server")
+    program.kill(signal.SIGTERM)
+    assert program.process is not None and program.process.returncode == 143
+    assert "a step in flight may end" not in program.text(), "it waited for what may never come"
+    assert "stopped by a signal" in end_of(program)["message"]
+
+
 def test_the_trajectory_server_dies_in_the_middle(server: Server, trainer: MakeTrainer, poster: Post) -> None:
     program = trainer(8).start()
     poster(8 * GROUPS_PER_STEP)
