@@ -41,6 +41,10 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "a long deadline": {"deadlines": {"startup": "1h30m"}},
     "a batch of one group": env(group_size=8, batch_size=8),
+    "an export to a claim": {
+        "apiServer": {"store": {"export": {"volume": {"persistentVolumeClaim": {"claimName": "a"}}, "path": "runs/x"}}}
+    },
+    "groups that do not pack": {"apiServer": {"unpackable": "Drop", "unknownVersion": "Drop"}},
     "shares that sum to 1": {
         **env(group_size=4, batch_size=40),
         "environments": [
@@ -101,6 +105,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name too long": (environment(name="a" * 31), "environments[0].name"),
     "fewer than no replicas": (environment(replicas=-1), "replicas"),
     "no weight": (environment(weight=0), "weight"),
+    "an export without a volume": ({"apiServer": {"store": {"export": {"path": "x"}}}}, "volume"),
+    "an export to a volume that dies with the pod": (
+        {"apiServer": {"store": {"export": {"volume": {"emptyDir": {}}}}}},
+        "export.volume",
+    ),
+    "an export out of its volume": (
+        {
+            "apiServer": {
+                "store": {"export": {"volume": {"persistentVolumeClaim": {"claimName": "a"}}, "path": "a/../b"}}
+            }
+        },
+        "path",
+    ),
+    "an answer that is none to groups that do not pack": ({"apiServer": {"unpackable": "drop"}}, "unpackable"),
     "a minimum share above the maximum": (
         environment(minBatchShare=0.5, maxBatchShare=0.25),
         "minBatchShare is above maxBatchShare",

@@ -41,6 +41,7 @@ PROGRESS_FIELDS = (
     "samplerWeights",
     "tokens",
     "ledger",
+    "ledgerExport",
     "warnings",
     "lastProgressTime",
 )
@@ -143,6 +144,8 @@ def progress_fields(status: Object, heard: Heard | None) -> dict[str, Any]:
         new["tokens"] = report.tokens.model_dump()
     if report.ledger is not None:
         new["ledger"] = report.ledger.model_dump()
+    if report.ledger_export:
+        new["ledgerExport"] = report.ledger_export
     if report.warnings is not None:
         new["warnings"] = [warning.model_dump() for warning in report.warnings[:KEPT_WARNINGS]] or None
     new = {key: value for key, value in new.items() if value is not None}

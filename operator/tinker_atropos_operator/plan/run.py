@@ -194,7 +194,7 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         "trainerAttempt": attempt,
         "localTinker": local_tinker_record(run, spec, observed),
     }
-    ending = _ending(situation, spec, facts, deadlines, fields)
+    ending = _ending(situation, spec, facts, deadlines, fields, last_word.message if last_word is not None else "")
     old_environments = run.status.get("environments") or ()
     if ending is not None:
         over = [EnvironmentState(state.name, 0, 0) for state in facts.environments]
@@ -257,14 +257,19 @@ def _deadlines(situation: Situation, spec: RunSpec, facts: Facts, started: dt.da
 
 
 def _ending(
-    situation: Situation, spec: RunSpec, facts: Facts, deadlines: Sequence[Deadline], fields: dict[str, Any]
+    situation: Situation,
+    spec: RunSpec,
+    facts: Facts,
+    deadlines: Sequence[Deadline],
+    fields: dict[str, Any],
+    last_words: str,
 ) -> Ending | None:
     if facts.trainer.state == "Succeeded":
         weights = fields.get("samplerWeights")
         text = (
             f"{fields.get('step', 0)} steps trained; the final weights are {weights}" if weights else "training is done"
         )
-        return Ending(True, "Trained", text)
+        return Ending(True, "Trained", f"{text}; {last_words}" if last_words else text)
     lost = weights_lost(situation.run, spec, situation.observed)
     if lost is not None:
         return Ending(False, "LocalTinkerLost", lost)

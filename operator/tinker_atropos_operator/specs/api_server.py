@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from tinker_atropos.protocol import ports
 from tinker_atropos.run import names
-from tinker_atropos.run.model import Store
+from tinker_atropos.run.model import Export, Store
 from tinker_atropos_operator.specs import endpoints, labels, pods
 from tinker_atropos_operator.specs.deployments import deployment
 from tinker_atropos_operator.specs.run_objects import Child, Object, RunContext
 
 STORE_DIR = "/var/lib/tinker-atropos"
+EXPORT_DIR = "/var/lib/tinker-atropos-export"
+EXPORT_GRACE_SECONDS = 120
+"""A run that fails is exported while its API server ends."""
 
 
 def api_server(context: RunContext) -> Child:
     """Deployment of the API server's pod."""
     spec, images = context.spec, context.platform.settings.images
     token = names.token_secret(context.name)
+    export = spec.api_server.store.export
     trajectories = pods.container(
         "trajectories",
         images.api_server,
@@ -29,9 +33,14 @@ def api_server(context: RunContext) -> Child:
             f"--grpc-port={ports.TRAJECTORIES_GRPC}",
             f"--store={_store(context)}",
             f"--token-file={pods.TOKEN_FILE}",
+            *([f"--export={export_path(context, export)}"] if export else []),
         ],
         env=_store_password(spec.api_server.store),
-        mounts=[{"name": "store", "mountPath": STORE_DIR, "subPath": "trajectories"}, pods.TOKEN_MOUNT],
+        mounts=[
+            {"name": "store", "mountPath": STORE_DIR, "subPath": "trajectories"},
+            pods.TOKEN_MOUNT,
+            *([{"name": "export", "mountPath": EXPORT_DIR}] if export else []),
+        ],
         ports={"trajectories": ports.TRAJECTORIES_HTTP, "grpc": ports.TRAJECTORIES_GRPC},
         requests={"cpu": "50m", "memory": "128Mi"},
     )
@@ -57,8 +66,12 @@ def api_server(context: RunContext) -> Child:
     _probe(gateway, ports.GATEWAY_HTTP)
     pod = pods.pod_spec(
         [trajectories, gateway],
-        [{"name": "store", **spec.api_server.store.volume}, pods.token_volume(token)],
-        grace_seconds=30,
+        [
+            {"name": "store", **spec.api_server.store.volume},
+            pods.token_volume(token),
+            *([{"name": "export", **export.volume}] if export else []),
+        ],
+        grace_seconds=EXPORT_GRACE_SECONDS if export else 30,
     )
     return deployment(
         context,
@@ -67,6 +80,11 @@ def api_server(context: RunContext) -> Child:
         pod,
         inputs=[context.source.get("tinkerAPI"), context.source.get("apiServer"), tokenizer, spec.base_model],
     )
+
+
+def export_path(context: RunContext, export: Export) -> str:
+    """The run's own folder on the export's volume, as the trajectory server sees it."""
+    return "/".join(part for part in (EXPORT_DIR, export.path, f"{context.name}-{context.uid}") if part)
 
 
 def _store(context: RunContext) -> str:

@@ -127,6 +127,10 @@ def _conclude(outcome: object, folder: Path, output: str, console: object) -> No
         say(f"final weights: {report.sampler_weights}")
         if report.checkpoint:
             say(f"final checkpoint: {report.checkpoint.path}")
+        if report.ledger_export:
+            say(f"ledger exported to: {report.ledger_export}")
+        if report.message:
+            say(f"warning: {report.message}", "yellow")
         return
     reason = report.message if report is not None and report.phase == "Failed" and report.message else ""
     say(f"{outcome.message}{': ' + reason if reason else ''}", "red")

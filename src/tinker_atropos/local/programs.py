@@ -147,6 +147,7 @@ def programs(
         port=ports.trajectories,
         grpc_port=ports.trajectories_grpc,
         store=store(spec, uid, folders),
+        export=export(run, uid, folders),
         token_file=token,
     )
     listed.append(Program("trajectories", arguments))
@@ -220,6 +221,12 @@ def store(spec: RunSpec, uid: str, folders: Folders) -> str:
     """
     url = spec.api_server.store.url
     return str(folders.store) if url is None else f"{url}?run={uid}"
+
+
+def export(run: RunFile, uid: str, folders: Folders) -> Path | None:
+    """Where the ledger goes when the run is over: here the run's folder stands for the volume."""
+    wanted = run.spec.api_server.store.export
+    return None if wanted is None else folders.root / "export" / wanted.path / f"{run.name}-{uid}"
 
 
 def tokenizer(spec: RunSpec) -> str:

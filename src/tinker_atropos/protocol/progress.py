@@ -112,6 +112,8 @@ class ProgressReport(_Message):
     """Newest complete training state."""
     named_checkpoint: CheckpointReport | None = None
     """Newest of the named checkpoints."""
+    ledger_export: str | None = None
+    """Where the trajectory server exported the run's ledger to."""
     sampler_weights: str | None = None
     """tinker://…/sampler_weights/final once they are saved."""
     message: str = ""

@@ -311,6 +311,22 @@ class CoverResponse(_message.Message):
     ledger: LedgerSums
     def __init__(self, ledger: _Optional[_Union[LedgerSums, _Mapping]] = ...) -> None: ...
 
+class FinishRequest(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class FinishResponse(_message.Message):
+    __slots__ = ("ledger", "exported_to", "problem")
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_TO_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    ledger: LedgerSums
+    exported_to: str
+    problem: str
+    def __init__(self, ledger: _Optional[_Union[LedgerSums, _Mapping]] = ..., exported_to: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+
 class PublishRequest(_message.Message):
     __slots__ = ("epoch", "policy")
     EPOCH_FIELD_NUMBER: _ClassVar[int]

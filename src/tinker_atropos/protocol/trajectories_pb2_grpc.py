@@ -64,6 +64,11 @@ class TrajectoriesStub:
                 request_serializer=trajectories__pb2.CoverRequest.SerializeToString,
                 response_deserializer=trajectories__pb2.CoverResponse.FromString,
                 _registered_method=True)
+        self.Finish = channel.unary_unary(
+                '/tinker_atropos.trajectories.v1.Trajectories/Finish',
+                request_serializer=trajectories__pb2.FinishRequest.SerializeToString,
+                response_deserializer=trajectories__pb2.FinishResponse.FromString,
+                _registered_method=True)
         self.Publish = channel.unary_unary(
                 '/tinker_atropos.trajectories.v1.Trajectories/Publish',
                 request_serializer=trajectories__pb2.PublishRequest.SerializeToString,
@@ -136,6 +141,13 @@ class TrajectoriesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Finish(self, request, context):
+        """The run is over: its ledger is exported, if the server was told where to; written before the answer. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Publish(self, request, context):
         """From now on samples come from these weights.
         """
@@ -203,6 +215,11 @@ def add_TrajectoriesServicer_to_server(servicer, server):
                     servicer.Cover,
                     request_deserializer=trajectories__pb2.CoverRequest.FromString,
                     response_serializer=trajectories__pb2.CoverResponse.SerializeToString,
+            ),
+            'Finish': grpc.unary_unary_rpc_method_handler(
+                    servicer.Finish,
+                    request_deserializer=trajectories__pb2.FinishRequest.FromString,
+                    response_serializer=trajectories__pb2.FinishResponse.SerializeToString,
             ),
             'Publish': grpc.unary_unary_rpc_method_handler(
                     servicer.Publish,
@@ -392,6 +409,33 @@ class Trajectories:
             '/tinker_atropos.trajectories.v1.Trajectories/Cover',
             trajectories__pb2.CoverRequest.SerializeToString,
             trajectories__pb2.CoverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Finish(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinker_atropos.trajectories.v1.Trajectories/Finish',
+            trajectories__pb2.FinishRequest.SerializeToString,
+            trajectories__pb2.FinishResponse.FromString,
             options,
             channel_credentials,
             insecure,

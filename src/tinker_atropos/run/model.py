@@ -154,6 +154,15 @@ class StoreSecretRef(SecretKeyRef):
     key: Annotated[Text, Field(min_length=1, max_length=253)] = "password"
 
 
+class Export(_Kubernetes):
+    """Where the run's ledger is left when the run is over."""
+
+    volume: dict[str, Any]
+    """A Kubernetes volume source that outlives the run's pods."""
+    path: Annotated[Text, Field(max_length=256, pattern=r"^([^/.][^/]*(/[^/.][^/]*)*)?$")] = ""
+    """Folder in the volume; the run's own, <name>-<uid>, is made in it."""
+
+
 class Store(_Kubernetes):
     """Where the trajectory server keeps its groups."""
 
@@ -164,6 +173,7 @@ class Store(_Kubernetes):
     """Of the Redis server, without a password; only for type Redis."""
     secret_ref: StoreSecretRef | None = None
     """Password of the Redis server."""
+    export: Export | None = None
 
 
 class APIServer(_Kubernetes):

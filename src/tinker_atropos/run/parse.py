@@ -5,7 +5,7 @@ The operator (condition Stalled, reason InvalidConfig) and local mode (exit stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -18,6 +18,7 @@ from tinker_atropos.run.model import (
     Deadlines,
     EnvConfig,
     Environment,
+    Export,
     LocalTinker,
     OpenAIConfig,
     RunSpec,
@@ -44,6 +45,9 @@ ENDPOINT_FIX = (
 )
 
 VOLUME_SOURCES = ("emptyDir", "persistentVolumeClaim", "ephemeral", "hostPath")
+
+EXPORT_SOURCES = ("persistentVolumeClaim", "hostPath", "nfs")
+"""Volumes that outlive the pod that writes to them."""
 
 EXTRA_CONFIG_KEYS = frozenset({"slurm", "testing"})
 """Top-level keys of such files that only an environment reads."""
@@ -108,6 +112,7 @@ def _unknown_keys(spec: Mapping[str, Any]) -> list[Problem]:
     found += _extra("apiServer", server, APIServer) + _extra("apiServer.store", _mapping(server.get("store")), Store)
     secret = _mapping(_mapping(server.get("store")).get("secretRef"))
     found += _extra("apiServer.store.secretRef", secret, StoreSecretRef)
+    found += _extra("apiServer.store.export", _mapping(_mapping(server.get("store")).get("export")), Export)
     found += _extra("checkpoints", _mapping(spec.get("checkpoints")), Checkpoints)
     found += _extra("trainer", _mapping(spec.get("trainer")), Trainer)
     found += _extra("deadlines", _mapping(spec.get("deadlines")), Deadlines)
@@ -235,8 +240,10 @@ def _endpoint_rules(spec: RunSpec) -> list[Problem]:
 
 
 def _store_rules(store: Store) -> list[Problem]:
-    found = _volume_rules(store)
     field = "apiServer.store"
+    found = _volume_rules(f"{field}.volume", store.volume, VOLUME_SOURCES)
+    if store.export is not None:
+        found += _volume_rules(f"{field}.export.volume", store.export.volume, EXPORT_SOURCES)
     if store.type == "Redis" and store.url is None:
         fix = "give the server's address, such as redis://redis:6379/0"
         return [*found, Problem(f"{field}.url", "is missing for type Redis", fix)]
@@ -246,15 +253,15 @@ def _store_rules(store: Store) -> list[Problem]:
     return found
 
 
-def _volume_rules(store: Store) -> list[Problem]:
-    field = "apiServer.store.volume"
-    unknown = [unknown_key(field, key, VOLUME_SOURCES) for key in store.volume if key not in VOLUME_SOURCES]
+def _volume_rules(field: str, volume: Mapping[str, Any], sources: Sequence[str]) -> list[Problem]:
+    unknown = [unknown_key(field, key, sources) for key in volume if key not in sources]
     if unknown:
         return unknown
-    given = {key: value for key, value in store.volume.items() if value is not None}
+    given = {key: value for key, value in volume.items() if value is not None}
     if len(given) != 1:
         held = f"holds {' and '.join(given)}" if given else "holds no volume"
-        return [Problem(field, held, "give exactly one, such as emptyDir: {} or persistentVolumeClaim: {claimName: …}")]
+        first = "emptyDir: {} or " if "emptyDir" in sources else ""
+        return [Problem(field, held, f"give exactly one, such as {first}persistentVolumeClaim: {{claimName: …}}")]
     [(name, source)] = given.items()
     return [] if isinstance(source, Mapping) else [Problem(f"{field}.{name}", *not_mapping(source))]
 

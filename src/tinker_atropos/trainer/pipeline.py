@@ -348,7 +348,7 @@ class Pipeline:
         return Result(state.step, weights, path, problem)
 
     async def _export(self) -> str:
-        """Have the ledger exported where the run wants it. A problem with that takes nothing back of what was trained."""
+        """Have the ledger exported where the run wants it. A problem with that undoes no training: it is told."""
         problem = ""
         for pause in EXPORT_PAUSES:
             answer = await self._trajectories.finish(self._position.epoch)

@@ -18,6 +18,7 @@ import orjson
 from isal.isal_zlib import crc32
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.trajectories.export import Export
 from tinker_atropos.trajectories.ledger import Batch, BatchState, Event, Group, GroupState, Ledger, LedgerError, encode
 from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.metrics import Metrics
@@ -44,6 +45,7 @@ HOLD_SECONDS = 240.0
 _MOST_LOST = 10_000
 _MOST_PROMPTS = 100_000
 FOR_EVER = 1e15
+_EXPORTED_AT_ONCE = 32
 _PACE_SECONDS = 0.002
 _LOOK_SECONDS = 1.0
 """Who waits for a batch looks again so often: patience and expired leases make no noise."""
@@ -110,9 +112,11 @@ class Exchange:
         *,
         clock: Callable[[], float] = time.time,
         max_held_bytes: int = 0,
+        export: Export | None = None,
     ) -> None:
         self.metrics = metrics
         self._max_held_bytes = max_held_bytes
+        self._export = export
         self._store = store
         self.ledger = ledger
         self._clock = clock
@@ -144,6 +148,7 @@ class Exchange:
         *,
         clock: Callable[[], float] = time.time,
         max_held_bytes: int = 0,
+        export: Export | None = None,
     ) -> Exchange:
         recovered = await store.open()
         ledger = Ledger.from_snapshot(recovered.snapshot)
@@ -157,7 +162,7 @@ class Exchange:
                 ) from error
         ledger.take_released()
         store.retain(ledger.living())
-        exchange = cls(store, ledger, metrics, clock=clock, max_held_bytes=max_held_bytes)
+        exchange = cls(store, ledger, metrics, clock=clock, max_held_bytes=max_held_bytes, export=export)
         exchange._doubt(stored)
         lost = ledger.undelivered() if ledger.plain else []
         if lost:
@@ -486,6 +491,30 @@ class Exchange:
     async def _write_some(self, events: list[Event]) -> None:
         if events:
             await self._write(events)
+
+    async def finish(self, epoch: int) -> str:
+        """The run is over: export it; where to, "" = nowhere. Raises ExportError."""
+        self.ledger.check_epoch(epoch)
+        await self.export()
+        return str(self._export.directory) if self._export is not None else ""
+
+    async def export(self) -> None:
+        """Write the export if one is asked for and it is not up to date. Raises ExportError."""
+        export = self._export
+
+        async def write() -> None:
+            if export is not None and export.due(self.ledger):
+                await export.write(self.ledger, self._living_payloads(), self._clock())
+                logger.info("exported to %s", export.directory)
+
+        await self._alone(write)
+
+    async def _living_payloads(self) -> AsyncIterator[tuple[int, bytes]]:
+        living = sorted(self.ledger.living())
+        for first in range(0, len(living), _EXPORTED_AT_ONCE):
+            numbers = living[first : first + _EXPORTED_AT_ONCE]
+            for number, payload in zip(numbers, await self._store.read(numbers), strict=True):
+                yield number, payload
 
     # -- policies ----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tinker_atropos.protocol.identity import bearer
 from tinker_atropos.protocol.versions import DIGEST_SIZE
 from tinker_atropos.trajectories import batches
 from tinker_atropos.trajectories.exchange import LEASE_SECONDS, MAX_WAIT_SECONDS, Exchange
+from tinker_atropos.trajectories.export import ExportError
 from tinker_atropos.trajectories.ledger import Batch, LedgerError, UnknownEpochError, UnknownLeaseError
 from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.pacing import SAMPLING_SECONDS
@@ -143,6 +144,16 @@ class Service(pb_grpc.TrajectoriesServicer):
             _require(bool(request.state.checkpoint_path), "state.checkpoint_path is empty")
             await self._exchange.cover(request.epoch, request.state)
             return pb.CoverResponse(ledger=self._sums())
+
+        return await _answer(context, answer)
+
+    async def Finish(self, request: pb.FinishRequest, context: Context) -> pb.FinishResponse:
+        async def answer() -> pb.FinishResponse:
+            try:
+                exported_to = await self._exchange.finish(request.epoch)
+            except ExportError as error:
+                return pb.FinishResponse(ledger=self._sums(), problem=str(error))
+            return pb.FinishResponse(ledger=self._sums(), exported_to=exported_to)
 
         return await _answer(context, answer)
 

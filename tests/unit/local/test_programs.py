@@ -64,6 +64,13 @@ def test_the_store_is_a_folder_or_the_redis_server_that_the_run_names() -> None:
     assert arguments[arguments.index("--store") + 1] == "redis://localhost:6379/0?run=uid"
 
 
+def test_the_ledger_is_exported_to_the_runs_folder() -> None:
+    assert "--export" not in listed(run())["trajectories"]
+    export = {"volume": {"persistentVolumeClaim": {"claimName": "archive"}}, "path": "runs"}
+    arguments = listed(run(apiServer={"store": {"export": export}}))["trajectories"]
+    assert arguments[arguments.index("--export") + 1] == "/data/export/runs/r-uid"
+
+
 def test_no_port_is_given_twice() -> None:
     file = run(tinkerAPI={"local": {"model": "tiny"}})
     ports = Ports.of(list(range(Ports.count(file.spec))))

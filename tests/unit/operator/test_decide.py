@@ -99,6 +99,20 @@ def test_a_trainer_that_falls_silent_shows(build: Any) -> None:
     assert decision.look_again == pytest.approx(600 - 121 + 0.1)
 
 
+def test_what_went_wrong_with_the_export_is_in_the_last_message(build: Any) -> None:
+    problem = "cannot write the export /var/lib/tinker-atropos-export/x: No space left on device"
+    run = build.run({"startTime": build.ago(50), "epoch": 1, "step": 4})
+    observed = build.everything(trainer="Succeeded")
+    observed.jobs["tar-first-trainer-1"]["status"]["conditions"].append(build.condition("Complete"))
+    last: dict[str, Any] = {"step": 5, "phase": "Complete", "sampler_weights": "tinker://final"}
+    decision = decide(build.situation(run, observed, heard=report(build, **last, message=problem)))
+    message = "5 steps trained; the final weights are tinker://final"
+    assert condition(decision, "Complete")["message"] == f"{message}; {problem}"
+    decision = decide(build.situation(run, observed, heard=report(build, **last, ledger_export="/x/first-uid")))
+    assert condition(decision, "Complete")["message"] == message
+    assert decision.status is not None and decision.status["ledgerExport"] == "/x/first-uid"
+
+
 SHORT = {
     "reason": "CannotSupplyShare",
     "environment": "code",

@@ -258,6 +258,19 @@ def test_the_store_is_on_the_volume_that_the_user_chose(build: Any) -> None:
     assert paths == {"trajectories", "local-tinker"}, "both may be on one claim"
 
 
+def test_the_ledger_is_exported_to_the_runs_own_folder_on_the_volume(build: Any) -> None:
+    export = {"volume": {"persistentVolumeClaim": {"claimName": "archive"}}, "path": "runs/digits"}
+    template = pod_templates(build, apiServer={"store": {"export": export}})["Deployment/tar-first-api"]
+    trajectories = containers(template)["trajectories"]
+    assert f"--export=/var/lib/tinker-atropos-export/runs/digits/first-{build.uid}" in trajectories["args"]
+    assert {"name": "export", "mountPath": "/var/lib/tinker-atropos-export"} in trajectories["volumeMounts"]
+    assert {"name": "export", "persistentVolumeClaim": {"claimName": "archive"}} in template["spec"]["volumes"]
+    assert "export" not in [mount["name"] for mount in containers(template)["gateway"]["volumeMounts"]]
+    assert template["spec"]["terminationGracePeriodSeconds"] == 120
+    plain = pod_templates(build)["Deployment/tar-first-api"]
+    assert "export" not in str(plain) and plain["spec"]["terminationGracePeriodSeconds"] == 30
+
+
 def test_a_redis_store_is_told_by_address_and_its_password_comes_from_the_secret(build: Any) -> None:
     store = {"type": "Redis", "url": "redis://redis:6379/0", "secretRef": {"name": "redis", "key": "password"}}
     template = pod_templates(build, apiServer={"store": store})["Deployment/tar-first-api"]

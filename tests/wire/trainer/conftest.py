@@ -33,8 +33,9 @@ def tinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 def server(tmp_path: Path) -> Iterator[Server]:
     port, grpc = free_port(), free_port()
     url, store = f"http://127.0.0.1:{port}", tmp_path / "store"
+    export = str(tmp_path / "export")
     program = Program(
-        ["trajectories", "--port", str(port), "--grpc-port", str(grpc), "--store", str(store)],
+        ["trajectories", "--port", str(port), "--grpc-port", str(grpc), "--store", str(store), "--export", export],
         tmp_path / "trajectories.log",
         f"{url}/healthz",
     ).start()

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from peer_processes import BATCH, GROUP, KEY, Program, Server, end_of, until
 from tinker_atropos.protocol import exit_codes
+from tinker_atropos.trajectories.audit import command as audit
 
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
@@ -41,6 +43,22 @@ def test_to_the_end(server: Server, tinker: Program, trainer: MakeTrainer, poste
     assert report["namedCheckpoint"]["step"] == 6
     assert report["reward"]["mean"] == 0.5
     assert_balanced(server, 6 * GROUPS_PER_STEP)
+    assert report["ledgerExport"] == str(server.store.parent / "export")
+    audited = CliRunner().invoke(audit, [report["ledgerExport"]])
+    assert audited.exit_code == 0 and "6 steps trained" in audited.output, audited.output
+
+
+def test_a_ledger_that_cannot_be_exported_takes_nothing_back(
+    server: Server, trainer: MakeTrainer, poster: Post
+) -> None:
+    (server.store.parent / "export").write_text("a file where the folder should be")
+    program = trainer(1).start()
+    poster(GROUPS_PER_STEP)
+    assert program.wait() == 0, program.text()
+    report = end_of(program)
+    assert (report["phase"], "ledgerExport" in report) == ("Complete", False)
+    export = server.store.parent / "export"
+    assert report["message"] == f"{export} is there already and is no export; give a folder of its own"
 
 
 def test_the_final_weights_can_be_sampled_from_and_older_ones_are_gone(

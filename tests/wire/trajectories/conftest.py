@@ -60,8 +60,9 @@ class Server:
         max_body_mb: int = 256,
         max_queue_mb: int = 0,
         compact_mb: float = 16.0,
+        export: Path | None = None,
     ) -> None:
-        self.compact_mb = compact_mb
+        self.compact_mb, self.export = compact_mb, export
         self.store = store or str(folder / "store")
         self.log = folder / "server.log"
         self.token = token
@@ -75,13 +76,15 @@ class Server:
         self._close()
         if not self.port:
             self.port, self.grpc_port = free_port(), free_port()
-        options = {
+        options: dict[str, object] = {
             "--port": self.port,
             "--grpc-port": self.grpc_port,
             "--store": self.store,
             "--max-body-mb": self.max_body_mb,
             "--compact-mb": self.compact_mb,
         }
+        if self.export is not None:
+            options["--export"] = self.export
         command = [sys.executable, "-m", "tinker_atropos.cli.main", "trajectories"]
         command += [text for option, value in options.items() for text in (option, str(value))]
         environment = {**os.environ, "TINKER_ATROPOS_TRAJECTORIES_TOKEN": self.token}
@@ -109,6 +112,7 @@ class Server:
             self.token,
             self.max_body_mb << 20,
             self.max_queue_mb << 20,
+            export=self.export,
         )
         started: queue.Queue[Any] = queue.Queue()
 
