@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from peer_processes import until
+from peer_processes import free_port, until
 from tinker_atropos.run import yaml_text
+from tinker_atropos.trajectories.audit import command as audit
 
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[3]
@@ -108,6 +111,44 @@ def test_the_quick_start_learns(tmp_path: Path, data: Path, start: Start, seed: 
     assert rewards[0] < 0.3, f"there was nothing to learn: {rewards}"
     assert max(rewards) >= 0.9 and sum(rewards[-5:]) / 5 >= 0.9, rewards
     assert processes_of(data) == []
+
+
+def test_a_redis_store_with_a_password_and_an_export(
+    tmp_path: Path, data: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("redis-server") is None or shutil.which("redis-cli") is None:
+        pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
+    port, password = free_port(), "p@ss/word"
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path), "--appendonly", "yes"]
+    redis = subprocess.Popen(
+        ["redis-server", *options, "--save", "", "--requirepass", password], stdout=subprocess.DEVNULL
+    )
+    cli = ["redis-cli", "-p", str(port), "-a", password, "--no-auth-warning"]
+    monkeypatch.setenv("TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD", password)
+
+    def in_redis(spec: dict[str, Any]) -> None:
+        spec["config"]["env"]["total_steps"] = 3
+        store = {"type": "Redis", "url": f"redis://127.0.0.1:{port}/0", "secretRef": {"name": "redis"}}
+        spec["apiServer"] = {
+            "store": {**store, "export": {"volume": {"persistentVolumeClaim": {"claimName": "a"}}, "path": "runs"}}
+        }
+
+    try:
+        process = start(changed(tmp_path, in_redis), "--output", "json")
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        uid = (data / "uid").read_text().strip()
+        keys = subprocess.run([*cli, "--scan"], capture_output=True, text=True, check=True).stdout
+        assert f"tinker-atropos:{{{uid}}}:" in keys, keys
+        assert password not in " ".join(path.read_text() for path in (data / "logs").iterdir())
+        exported = json.loads(output)["report"]["ledgerExport"]
+        assert exported == str(data / "export" / "runs" / f"quickstart-{uid}")
+        audited = CliRunner().invoke(audit, [exported])
+        assert audited.exit_code == 0 and "3 steps trained" in audited.output, audited.output
+        assert not (data / "store").exists()
+    finally:
+        redis.terminate()
+        redis.wait(20)
 
 
 def test_interrupted_it_ends_everything_and_goes_on_later(tmp_path: Path, data: Path, start: Start) -> None:
