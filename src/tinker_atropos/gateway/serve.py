@@ -83,7 +83,7 @@ async def run(settings: Settings) -> None:
             port = runner.addresses[0][1]
             await _until_stopped(
                 stop,
-                _tokenizer(gateway, settings, Path(work), port),
+                _tokenizer(gateway, trajectories, settings, Path(work), port),
                 trajectories.watch(policies.offer),
                 policies.run(),
                 pacing.run(),
@@ -113,9 +113,10 @@ async def _until_stopped(stop: asyncio.Event, *work: object) -> None:
         await asyncio.gather(stopping, *tasks, return_exceptions=True)
 
 
-async def _tokenizer(gateway: Gateway, settings: Settings, work: Path, port: int) -> None:
+async def _tokenizer(gateway: Gateway, trajectories: Trajectories, settings: Settings, work: Path, port: int) -> None:
     directory = await resolve(settings.tokenizer, settings.tinker_base_url, work)
     text, archive = await asyncio.gather(asyncio.to_thread(Text.load, directory), asyncio.to_thread(pack, directory))
+    trajectories.vocabulary_size = text.vocabulary_size
     gateway.has_tokenizer(text, archive)
     _log.info("ready: http://%s:%d", settings.host, port, extra={"port": port, "tokenizer": settings.tokenizer})
 

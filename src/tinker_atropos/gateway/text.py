@@ -17,8 +17,10 @@ T = TypeVar("T")
 class Text:
     """A loaded tokenizer. Its methods block; `run` takes them off the event loop."""
 
-    def __init__(self, tokenizer: Any, extra_eos_ids: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, extra_eos_ids: Sequence[int] = (), model_vocabulary: int = 0) -> None:
         self._tokenizer = tokenizer
+        self.vocabulary_size = max(len(tokenizer), model_vocabulary)
+        """Token ids are below it. A model may know a few more than its tokenizer: it is padded to a round number."""
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys([*own, *extra_eos_ids]))
         self.special: tuple[str, ...] = tuple(sorted(tokenizer.all_special_tokens, key=len, reverse=True))
@@ -30,7 +32,8 @@ class Text:
     def load(cls, directory: Path) -> Text:
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(str(directory)), _generation_eos(directory))
+        tokenizer = AutoTokenizer.from_pretrained(str(directory))
+        return cls(tokenizer, _generation_eos(directory), _model_vocabulary(directory))
 
     async def run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -64,6 +67,16 @@ class Text:
         if text is None:
             text = self._token_texts[token] = self.decode([token], False)
         return text
+
+
+def _model_vocabulary(directory: Path) -> int:
+    """Size of the model's vocabulary by its config.json, also of one that reads more than text; 0 = not there."""
+    try:
+        config = json.loads((directory / "config.json").read_text())
+        size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return 0
+    return size if type(size) is int else 0
 
 
 def _generation_eos(directory: Path) -> list[int]:

@@ -48,6 +48,9 @@ class _Waiting:
 class Trajectories:
     """A client of the trajectory server that outlives its restarts."""
 
+    vocabulary_size = 0
+    """Told with each record: the server refuses groups with token ids beyond it. 0 = not known yet."""
+
     def __init__(self, target: str, token: str | None) -> None:
         self._channel = grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
         self._stub = TrajectoriesStub(self._channel)  # type: ignore[no-untyped-call]
@@ -137,7 +140,10 @@ class Trajectories:
     async def _send_one(self, key: tuple[str, Version], digests: list[bytes]) -> None:
         instance, version = key
         request = pb.RecordRequest(
-            instance=instance, version=pb.PolicyVersion(epoch=version.epoch, step=version.step), digests=digests
+            instance=instance,
+            version=pb.PolicyVersion(epoch=version.epoch, step=version.step),
+            digests=digests,
+            vocabulary_size=self.vocabulary_size,
         )
         loop = asyncio.get_running_loop()
         pause, said = _FIRST_DELAY, loop.time()

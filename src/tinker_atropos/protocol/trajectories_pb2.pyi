@@ -344,14 +344,16 @@ class WatchPolicyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RecordRequest(_message.Message):
-    __slots__ = ("instance", "version", "digests")
+    __slots__ = ("instance", "version", "digests", "vocabulary_size")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
     instance: str
     version: PolicyVersion
     digests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, instance: _Optional[str] = ..., version: _Optional[_Union[PolicyVersion, _Mapping]] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    vocabulary_size: int
+    def __init__(self, instance: _Optional[str] = ..., version: _Optional[_Union[PolicyVersion, _Mapping]] = ..., digests: _Optional[_Iterable[bytes]] = ..., vocabulary_size: _Optional[int] = ...) -> None: ...
 
 class RecordResponse(_message.Message):
     __slots__ = ()

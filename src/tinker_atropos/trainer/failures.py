@@ -41,6 +41,10 @@ class StateLostError(TrainerError):
     status = exit_codes.STATE_LOST
 
 
+class StoreDamagedError(TrainerError):
+    """The trajectory server cannot read any more what it had taken. Another try helps only when somebody mends it."""
+
+
 class StoreLostError(Exception):
     """The trajectory server has never heard of this epoch: its store was lost. Take over again at the current step."""
 

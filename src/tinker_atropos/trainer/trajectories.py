@@ -14,7 +14,7 @@ import grpc.aio
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.protocol.identity import bearer
 from tinker_atropos.protocol.trajectories_pb2_grpc import TrajectoriesStub
-from tinker_atropos.trainer.failures import ConfigError, FencedError, StoreLostError
+from tinker_atropos.trainer.failures import ConfigError, FencedError, StoreDamagedError, StoreLostError
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -89,6 +89,11 @@ class TrajectoryClient:
                 if code is grpc.StatusCode.UNAUTHENTICATED:
                     raise ConfigError(
                         f"the trajectory server refused the run's token ({details}); give both the same token file"
+                    ) from error
+                if code is grpc.StatusCode.DATA_LOSS:
+                    raise StoreDamagedError(
+                        f"the trajectory server's store is damaged: {details}; restore what it names from a copy, or "
+                        "start a new run: this one's checkpoints are not concerned"
                     ) from error
                 if code not in _AWAY:
                     raise ConfigError(

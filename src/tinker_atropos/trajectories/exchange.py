@@ -138,6 +138,8 @@ class Exchange:
         self._pace_soon = False
         self._pace_again: asyncio.TimerHandle | None = None
         self.starvation = Starvation()
+        self.vocabulary_size = -1
+        """As the gateway told it, which knows the tokenizer; -1 = not heard yet."""
         self.closed = False
 
     @classmethod
@@ -226,7 +228,8 @@ class Exchange:
 
     def limits(self) -> Limits:
         settings = self.ledger.settings
-        return Limits(settings.batch_size, settings.max_token_length, settings.vocabulary_size)
+        vocabulary = settings.vocabulary_size if settings.vocabulary_size > 0 else self.vocabulary_size
+        return Limits(settings.batch_size, settings.max_token_length, vocabulary)
 
     def find_versions(self, instance: str) -> Callable[[Ints, Bytes, Floats], list[Version | None]] | None:
         versions = self.ledger.versions
@@ -362,7 +365,11 @@ class Exchange:
         return (await self._store.read((self._latest,)))[0]
 
     async def payloads(self, groups: Sequence[Group]) -> list[bytes]:
-        return await self._store.read([group.number for group in groups])
+        try:
+            return await self._store.read([group.number for group in groups])
+        except StoreCorruptError as error:
+            names = ", ".join(f"{group.number} of environment {group.environment!r}" for group in groups)
+            raise StoreCorruptError(f"group {names} cannot be read any more: {error}") from error
 
     # -- environments ------------------------------------------------------------------------------------------------
 

@@ -177,6 +177,8 @@ class Service(pb_grpc.TrajectoriesServicer):
                 _require(
                     len(digest) == DIGEST_SIZE, f"digests[{index}] has {len(digest)} bytes; a digest has {DIGEST_SIZE}"
                 )
+            _require(request.vocabulary_size >= 0, f"vocabulary_size is {request.vocabulary_size}; 0 = not known")
+            self._exchange.vocabulary_size = request.vocabulary_size or self._exchange.vocabulary_size
             version = Version(request.version.epoch, request.version.step)
             await self._exchange.record(request.instance, version, request.digests)
             return pb.RecordResponse()

@@ -38,6 +38,25 @@ def test_a_tokenizer_without_a_template_says_so(hf_tokenizer: Any, monkeypatch: 
 
 
 @pytest.mark.parametrize(
+    ("config", "more"),
+    [
+        (None, 0),
+        ({"vocab_size": 7}, 0),
+        ({"vocab_size": 5000}, 5000),
+        ({"text_config": {"vocab_size": 5000}}, 5000),
+        ({"vocab_size": "many"}, 0),
+    ],
+)
+def test_token_ids_are_below_the_larger_of_the_tokenizers_and_the_models_vocabulary(
+    config: Any, more: int, hf_tokenizer: Any, tmp_path: Path
+) -> None:
+    hf_tokenizer.save_pretrained(tmp_path)
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    assert Text.load(tmp_path).vocabulary_size == (more or len(hf_tokenizer))
+
+
+@pytest.mark.parametrize(
     ("given", "more"),
     [(None, []), ({"eos_token_id": 3}, [3]), ({"eos_token_id": [3, 9]}, [3, 9]), ({"eos_token_id": None}, [])],
 )

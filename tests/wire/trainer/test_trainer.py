@@ -12,9 +12,10 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from peer_processes import BATCH, GROUP, KEY, Program, Server, end_of, until
+from peer_processes import BATCH, GROUP, KEY, Program, Server, end_of, group, until
 from tinker_atropos.protocol import exit_codes
 from tinker_atropos.trajectories.audit import command as audit
+from tinker_atropos.trajectories.store.segment import scan
 
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
@@ -223,6 +224,23 @@ def test_a_saved_state_that_is_gone(server: Server, tinker: Program, trainer: Ma
         rest.delete_checkpoint_from_tinker_path(checkpoint.tinker_path).result()
     assert program.start().wait() == exit_codes.STATE_LOST, program.text()
     assert "is gone" in end_of(program)["message"]
+
+
+def test_a_store_that_lost_what_it_had_taken(server: Server, trainer: MakeTrainer) -> None:
+    for number in range(GROUPS_PER_STEP):
+        assert httpx.post(f"{server.url}/scored_data", json=group(number)).status_code == 200
+    segment = server.store / "segment-00000001.log"
+    [first, *_] = [record for record in scan(segment, 1, payloads=False) if record.payload is not None]
+    assert first.payload is not None
+    with segment.open("r+b") as file:
+        file.seek(first.payload.offset)
+        file.write(bytes(first.payload.length))
+    program = trainer(2).start()
+    assert program.wait() == 1, program.text()
+    report = end_of(program)
+    assert report["phase"] == "Failed"
+    assert report["message"].startswith("the trajectory server's store is damaged: group 1 of environment ")
+    assert "restore what it names from a copy, or start a new run" in report["message"]
 
 
 def test_no_batch_within_the_startup_deadline(server: Server, trainer: MakeTrainer) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from tinker_atropos.protocol.versions import completion_digest
+from tinker_atropos.trajectories.store.segment import scan
 
 pytestmark = pytest.mark.wire
 
@@ -169,6 +171,46 @@ class TestShares:
             "it had nothing left in {} of them"
         )
         assert warned == [[("CannotSupplyShare", "slow", sentence.format(n, n))] for n in (1, 2, 2)]
+
+
+class TestVocabulary:
+    """AP-14: token ids are checked at the door as soon as somebody who knows the vocabulary has spoken."""
+
+    def test_the_gateway_tells_it_with_its_records(self, server: Any) -> None:
+        server.take_over()
+        group = server.group(1)
+        group["tokens"][2][5] = 1000
+        assert server.call("POST", "/scored_data", group)[0] == 200, "nobody knows the vocabulary yet"
+        server.rpc.Record(server.pb.RecordRequest(vocabulary_size=1000))
+        status, answer = server.call("POST", "/scored_data", group)
+        assert status == 422 and "tokens[2][5]" in answer["message"], answer
+        server.rpc.Record(server.pb.RecordRequest())
+        assert server.call("POST", "/scored_data", group)[0] == 422, "a record that does not know it changes nothing"
+
+    def test_a_size_that_is_none_is_refused(self, server: Any) -> None:
+        request = server.pb.RecordRequest(vocabulary_size=-1)
+        assert "vocabulary_size" in fails(grpc.StatusCode.INVALID_ARGUMENT, server.rpc.Record, request)
+
+
+def test_a_group_that_cannot_be_read_any_more_is_named(server: Any) -> None:
+    epoch = server.take_over().epoch
+    server.post("/scored_data_list", [server.group(number) for number in range(4)])
+    damage(Path(server.store))
+    details = fails(grpc.StatusCode.DATA_LOSS, server.lease, epoch, 1)
+    assert details.startswith("group 2 of environment 'unregistered-0' cannot be read any more: "), details
+    assert "is damaged" in details
+
+
+def damage(store: Path) -> None:
+    """Turn one byte of the second group's payload."""
+    path = store / "segment-00000001.log"
+    second = [record for record in scan(path, 1, payloads=False) if record.payload_number == 2]
+    assert second[0].payload is not None
+    with path.open("r+b") as file:
+        file.seek(second[0].payload.offset)
+        byte = file.read(1)[0]
+        file.seek(second[0].payload.offset)
+        file.write(bytes((byte ^ 1,)))
 
 
 class TestLease:
