@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,14 @@ import simdjson
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Version
 
+try:
+    from tinker_atropos.trajectories.flat import take
+except ImportError:  # it was installed where no compiler is
+
+    def take(body: bytes | memoryview, /) -> tuple[bytes | memoryview, dict[str, tuple[bytes, list[int]]]]:
+        return body, {}
+
+
 MASKED = -100
 np.seterr(over="ignore")  # numbers that do not fit in 32 bits are found and refused, not warned of
 _PARSER = simdjson.Parser()
@@ -27,6 +35,7 @@ INT32_MAX = 2**31 - 1
 
 Kind = Literal["i", "d"]
 _NUMPY: dict[Kind, type] = {"i": np.int64, "d": np.float64}
+_NARROW: dict[Kind, type] = {"i": np.int32, "d": np.float32}
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -71,6 +80,21 @@ class Post:
 FindVersions = Callable[[Ints, Bytes, Floats], list[Version | None]]
 """tokens, loss mask, logprobs of a sequence -> version of each completion in it."""
 
+Taken = Mapping[str, tuple[bytes, list[int]]]
+"""Fields that are taken out of the text already: int32 or float32 values of all rows, and the rows' lengths."""
+_NOTHING: Taken = {}
+
+
+def parse_group(body: bytes | memoryview) -> tuple[Any, Taken]:
+    """JSON text of one group as a simdjson element, with what `flat` could take out of it before."""
+    rest, taken = take(body)
+    try:
+        return parse(rest), taken
+    except InvalidPostError:
+        if taken:
+            parse(body)  # says where in the whole text
+        raise
+
 
 def parse(body: bytes | memoryview) -> Any:
     """JSON text as a simdjson element; raises InvalidPostError with the best explanation there is."""
@@ -108,11 +132,13 @@ def _first_odd_number(where: tuple[str | int, ...], value: Any) -> tuple[tuple[s
     return None
 
 
-def read_post(element: Any, limits: Limits, find: FindVersions | None, *, prompts: bool = True) -> Post:
+def read_post(
+    element: Any, limits: Limits, find: FindVersions | None, *, taken: Taken = _NOTHING, prompts: bool = True
+) -> Post:
     """One ScoredData object (a simdjson element) as a Post; `prompts` = with the digest of its prompt."""
     if not isinstance(element, simdjson.Object):
         raise InvalidPostError((), f"a group must be an object, not {_kind(element)}")
-    reader = _Reader(element)
+    reader = _Reader(element, taken)
     env_id = reader.env_id()
     tokens, lengths = reader.rows("tokens", "i")
     if tokens is None:
@@ -133,7 +159,7 @@ def read_post(element: Any, limits: Limits, find: FindVersions | None, *, prompt
         )
     top = limits.vocabulary - 1 if limits.vocabulary > 0 else INT32_MAX
     _check_range("tokens", tokens, lengths, 0, top)
-    ids = tokens.astype(np.int32)
+    ids = tokens.astype(np.int32, copy=False)
 
     masks, mask_lengths = reader.rows("masks", "i")
     if masks is None:
@@ -204,8 +230,9 @@ def prompt_digest(tokens: Ints, loss_mask: Bytes) -> bytes:
 class _Reader:
     """Fields of one object, each as the array that it must be."""
 
-    def __init__(self, element: simdjson.Object) -> None:
+    def __init__(self, element: simdjson.Object, taken: Taken) -> None:
         self._element = element
+        self._taken = taken
         self._fields = frozenset(element.keys())
 
     def _get(self, field: str) -> Any:
@@ -221,6 +248,9 @@ class _Reader:
 
     def rows(self, field: str, of_type: Kind) -> tuple[npt.NDArray[Any] | None, list[int]]:
         """A list of lists of numbers, flat, with the lengths of its rows; None when it was not sent or is empty."""
+        if field in self._taken:
+            values, lengths = self._taken[field]
+            return np.frombuffer(values, _NARROW[of_type]), lengths
         value = self._get(field)
         if value is None:
             return None, []
@@ -260,7 +290,7 @@ class _Reader:
 
     @staticmethod
     def finite(field: str, values: npt.NDArray[Any], rows: list[int]) -> Floats:
-        single: Floats = values.astype(np.float32)
+        single: Floats = values.astype(np.float32, copy=False)
         # One pass that any nan or infinity spoils; only then is looked closer.
         if not math.isfinite(np.dot(single, single)) and not np.isfinite(single).all():
             position = int(np.flatnonzero(~np.isfinite(single))[0])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import simdjson
@@ -20,13 +20,14 @@ from tinker_atropos.trajectories import batches
 from tinker_atropos.trajectories.connection import Request, Response, error_response, json_response
 from tinker_atropos.trajectories.exchange import Exchange, Stored
 from tinker_atropos.trajectories.ledger import Batch
-from tinker_atropos.trajectories.posts import InvalidPostError, Post, parse, read_post
+from tinker_atropos.trajectories.posts import InvalidPostError, Post, parse, parse_group, read_post
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
 from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
 
 _ENVIRONMENT = ENVIRONMENT_HEADER.lower()
 _INSTANCE = INSTANCE_HEADER.lower()
 _POST = POST_HEADER.lower()
+T = TypeVar("T")
 _OPEN = frozenset({"/healthz", "/readyz"})
 _GZIP_WBITS = 31
 _INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
@@ -44,9 +45,9 @@ def _refuse(status: int, message: str, **more: object) -> _RefusalError:
     return _RefusalError(error_response(status, message, **more))
 
 
-def _invalid(error: InvalidPostError, status: int = 422) -> _RefusalError:
+def _invalid(error: InvalidPostError) -> _RefusalError:
     detail = [{"loc": ["body", *error.where], "msg": error.why, "type": "value_error"}]
-    return _refuse(status if error.where else 400, str(error), detail=detail)
+    return _refuse(422 if error.where else 400, str(error), detail=detail)
 
 
 class Routes:
@@ -238,7 +239,7 @@ class Routes:
 
     async def _scored_data(self, request: Request) -> Response:
         environment, instance = self._identity(request)
-        post = self._read(parse_or_refuse(self._inflated(request)), instance)
+        post = self._read(self._inflated(request), instance)
         stored = await self._store(post, environment, instance, request.headers.get(_POST, ""), request.hung_up)
         response = json_response(
             {"status": "received", "duplicate": True} if stored.duplicate else {"status": "received"}
@@ -254,13 +255,15 @@ class Routes:
 
         return heard
 
-    def _read(self, element: Any, instance: str) -> Post:
+    def _read(self, body: bytes | memoryview, instance: str) -> Post:
+        exchange = self._exchange
+        element, taken = _parsed(parse_group, body)
         try:
-            exchange = self._exchange
-            return read_post(element, exchange.limits(), exchange.find_versions(instance), prompts=bool(instance))
+            find = exchange.find_versions(instance)
+            return read_post(element, exchange.limits(), find, taken=taken, prompts=bool(instance))
         except InvalidPostError as error:
-            self._exchange.metrics.refused(error.where[0] if error.where else "body")
-            raise _invalid(error, 422) from None
+            exchange.metrics.refused(error.where[0] if error.where else "body")
+            raise _invalid(error) from None
 
     async def _store(
         self, post: Post, environment: str, instance: str, post_id: str, hung_up: Callable[[], bool]
@@ -292,7 +295,7 @@ class Routes:
         self, body: bytes | memoryview, instance: str
     ) -> tuple[list[tuple[int, Post]], list[dict[str, object]]]:
         """Good items with their places, and what is wrong with the others."""
-        content = parse_or_refuse(body)
+        content = _parsed(parse, body)
         if not isinstance(content, simdjson.Array):
             raise _refuse(422, "the body must be a list of groups")
         posts: list[tuple[int, Post]] = []
@@ -456,9 +459,9 @@ class Routes:
         return json_response({"sums": ledger.sums(), "dropped": dict(ledger.reasons), "entries": rows, "next": more})
 
 
-def parse_or_refuse(body: bytes | memoryview) -> Any:
+def _parsed(parser: Callable[[bytes | memoryview], T], body: bytes | memoryview) -> T:
     try:
-        return parse(body)
+        return parser(body)
     except InvalidPostError as error:
         raise _invalid(error) from None
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
-from tinker_atropos.trajectories import batches
+from tinker_atropos.trajectories import batches, posts
 from tinker_atropos.trajectories.ledger import Group
 from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.post_messages import read_message
-from tinker_atropos.trajectories.posts import InvalidPostError, Limits, Post, parse, read_post
+from tinker_atropos.trajectories.posts import InvalidPostError, Limits, Post, parse, parse_group, read_post
 
 GOOD: dict[str, Any] = {
     "tokens": [[1, 2, 3], [4, 5]],
@@ -26,8 +26,20 @@ GOOD: dict[str, Any] = {
 }
 
 
+@pytest.fixture(params=["as installed", "without a compiled module"], autouse=True)
+def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every case holds also where no compiler was at installation."""
+    if request.param == "without a compiled module":
+        monkeypatch.setattr(posts, "take", lambda body: (body, {}))
+
+
 def read(fields: dict[str, Any], limits: Limits | None = None) -> Post:
-    return read_post(parse(json.dumps(fields).encode()), limits or Limits(), None)
+    return read_text(json.dumps(fields), limits)
+
+
+def read_text(text: str, limits: Limits | None = None) -> Post:
+    element, taken = parse_group(text.encode())
+    return read_post(element, limits or Limits(), None, taken=taken)
 
 
 @pytest.mark.parametrize(
