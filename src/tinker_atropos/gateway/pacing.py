@@ -19,11 +19,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from tinker_atropos.gateway.errors import RequestError
 from tinker_atropos.gateway.generation import Generated
 from tinker_atropos.gateway.metrics import Metrics
 from tinker_atropos.gateway.prefixes import Prefixes
 from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.protocol.versions import prompt_digest
 
 _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 2.0
@@ -35,7 +38,7 @@ _WORDS_PER_CREDIT = 3
 _log = logging.getLogger(__name__)
 
 Told = pb.CapacityRequest
-Open = Callable[[AsyncIterator[pb.CapacityRequest]], AsyncGenerator[pb.CapacityGrant, None]]
+Open = Callable[[AsyncGenerator[pb.CapacityRequest, None]], AsyncGenerator[pb.CapacityGrant, None]]
 """A new stream to the server; raises StreamLostError or NoPacingError."""
 
 
@@ -62,6 +65,8 @@ class Rollout:
     name: str
     caller: Caller
     sequences: int
+    prompt: bytes = b""
+    """Digest of the prompt that it began with: the requests of one prompt make one group."""
     running: int = 0
     """Requests that sample for it now."""
     spoken: float = 0.0
@@ -123,7 +128,8 @@ class Pacing:
                 self._begin(rollout, samples)
             self._metrics.rollouts.labels("continued").inc()
         else:
-            rollouts = [Rollout(next(self._names), caller, len(prompts) * samples)]
+            digest = prompt_digest(np.asarray(prompts[0], np.int32)) if prompts else b""
+            rollouts = [Rollout(next(self._names), caller, len(prompts) * samples, digest)]
             await self._permission(rollouts[0])
         turn = Turn(fresh=not known)
         failed = False
@@ -219,7 +225,7 @@ class Pacing:
     async def _listen(self) -> None:
         outgoing: asyncio.Queue[pb.CapacityRequest] = asyncio.Queue()
 
-        async def requests() -> AsyncIterator[pb.CapacityRequest]:
+        async def requests() -> AsyncGenerator[pb.CapacityRequest, None]:
             while True:
                 yield await outgoing.get()
 
@@ -277,6 +283,7 @@ class Pacing:
                 environment=rollout.caller.environment,
                 instance=rollout.caller.instance,
                 sequences=rollout.sequences if sequences is None else sequences,
+                prompt=rollout.prompt,
             )
         )
 

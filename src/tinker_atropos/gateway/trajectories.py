@@ -1,11 +1,17 @@
-"""The gateway's side of the trajectory server: new policies, which policy sampled what, which rollouts may start."""
+"""The gateway's side of the trajectory server: new policies, which policy sampled what, which rollouts may start.
+
+Streams are read and written call by call. gRPC's own iterators run in tasks and generators of their own, which it
+leaves behind when a stream breaks: asyncio then tells of them as faults of this program.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -71,7 +77,8 @@ class Trajectories:
         while True:
             reason = "the stream ended"
             try:
-                async for policy in self._stub.WatchPolicy(pb.WatchPolicyRequest(), metadata=self._metadata):
+                call = self._stub.WatchPolicy(pb.WatchPolicyRequest(), metadata=self._metadata)
+                while (policy := await call.read()) is not grpc.aio.EOF:
                     pause = _FIRST_DELAY
                     offer(_policy(policy))
             except grpc.aio.AioRpcError as error:
@@ -88,18 +95,20 @@ class Trajectories:
         """Offer the policy that is the newest at this moment; returns without one when there is none or no server."""
         try:
             call = self._stub.WatchPolicy(pb.WatchPolicyRequest(), metadata=self._metadata, timeout=_NEWEST_SECONDS)
-            async for policy in call:
+            if (policy := await call.read()) is not grpc.aio.EOF:
                 offer(_policy(policy))
-                call.cancel()
-                return
+            call.cancel()
         except grpc.aio.AioRpcError as error:
             _log.debug("cannot learn the newest policy: %s", error.details())
 
-    async def capacity(self, requests: AsyncIterator[pb.CapacityRequest]) -> AsyncGenerator[pb.CapacityGrant, None]:
-        """A Capacity stream: yields grants until it breaks."""
-        call = self._stub.Capacity(requests, metadata=self._metadata)
+    async def capacity(
+        self, requests: AsyncGenerator[pb.CapacityRequest, None]
+    ) -> AsyncGenerator[pb.CapacityGrant, None]:
+        """A Capacity stream: yields grants until it breaks, and raises then."""
+        call = self._stub.Capacity(metadata=self._metadata)
+        sender = asyncio.create_task(_send_all(call, requests))
         try:
-            async for grant in call:
+            while (grant := await call.read()) is not grpc.aio.EOF:
                 yield grant
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name}: {error.details()}"
@@ -107,7 +116,9 @@ class Trajectories:
                 raise NoPacingError(reason) from error
             raise StreamLostError(reason) from error
         finally:
+            sender.cancel()
             call.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
 
     async def record(self, instance: str, version: Version, digests: list[bytes]) -> None:
         """Returns when the digests are durable. Records that wait at the same time travel in one call."""
@@ -160,6 +171,16 @@ class Trajectories:
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_DELAY)
+
+
+async def _send_all(call: Any, requests: AsyncGenerator[pb.CapacityRequest, None]) -> None:
+    """Send until the call ends; why it ended is for its reader to hear."""
+    async with aclosing(requests):
+        async for request in requests:
+            try:
+                await call.write(request)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return
 
 
 def _policy(message: pb.Policy) -> Policy:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -11,9 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from tinker_atropos.gateway import pacing as pacing_module
 from tinker_atropos.gateway import trajectories as module
 from tinker_atropos.gateway.generation import Version
-from tinker_atropos.gateway.pacing import NoPacingError, StreamLostError
+from tinker_atropos.gateway.metrics import Metrics
+from tinker_atropos.gateway.pacing import Caller, NoPacingError, Pacing, StreamLostError
 from tinker_atropos.gateway.policies import Policy
 from tinker_atropos.gateway.trajectories import RecordRefusedError, Trajectories
 from tinker_atropos.protocol import trajectories_pb2 as pb
@@ -180,7 +184,7 @@ async def test_the_watch_goes_on_after_every_restart(world: World) -> None:
     assert offered[0] == Policy(Version(1, 1), "tinker://x", "m")
 
 
-async def wants(*rollouts: str) -> AsyncIterator[pb.CapacityRequest]:
+async def wants(*rollouts: str) -> AsyncGenerator[pb.CapacityRequest, None]:
     for rollout in rollouts:
         yield pb.CapacityRequest(rollout=rollout)
     await asyncio.Event().wait()
@@ -225,3 +229,38 @@ async def test_without_a_server_the_newest_policy_is_not_waited_for() -> None:
         await client.newest(offered.append)
     await client.close()
     assert offered == []
+
+
+async def test_a_server_that_comes_and_goes_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What asyncio would log as errors of the gateway: tasks and generators that nobody ended."""
+    monkeypatch.setattr(pacing_module, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(pacing_module, "_LONGEST_DELAY", 0.002)
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["message"])))
+    offered: list[Policy] = []
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+    client = Trajectories(address, None)
+    pacing = Pacing(client.capacity, lambda: client.newest(offered.append), Metrics())
+    running = [asyncio.create_task(pacing.run()), asyncio.create_task(client.watch(offered.append))]
+    for _ in range(4):
+        server, scripted = grpc.aio.server(), Scripted()
+        add_TrajectoriesServicer_to_server(scripted, server)
+        server.add_insecure_port(address)
+        await server.start()
+        async with asyncio.timeout(20):  # a turn that is granted, while the stream is up
+            async with pacing.turn(Caller("e", "e-0"), [[1, 2]], 1, greedy=False):
+                await asyncio.sleep(0.01)
+        await server.stop(None)
+        await asyncio.sleep(0.02)
+        gc.collect()
+        await asyncio.sleep(0.02)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await client.close()
+    gc.collect()
+    await asyncio.sleep(0.02)
+    assert told == []
+    assert offered
