@@ -26,6 +26,7 @@ from isal.isal_zlib import crc32
 
 from tinker_atropos.trajectories.store import Fold, Recovered, StoreCorruptError, StoreUnavailableError
 from tinker_atropos.trajectories.store.segment import SEAL, Place, header, scan
+from tinker_atropos.trajectories.store.tail import Tail, lay_ready
 from tinker_atropos.trajectories.store.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ SPARSE = 0.25
 _GATHER_SECONDS = 0.001
 """While several callers write at once, a commit waits this long for more of them: a third less CPU for each post."""
 _LOOK_SECONDS = 0.25
-_IOV_MAX = 512
 
 
 _Append = tuple[bytes, int, bytes, asyncio.Future[None]]
@@ -77,7 +77,7 @@ class EmbeddedStore:
         self._journal: Counter[int] = Counter()  # bytes of entries, by segment
         self._folded = 0  # segments below this number are in the snapshot
         self._active = 0
-        self._fd = -1
+        self._tail: Tail | None = None
         self._end = 0
         self._pending: list[_Append] = []
         self._loop: asyncio.AbstractEventLoop
@@ -155,11 +155,11 @@ class EmbeddedStore:
             if not last:
                 raise StoreCorruptError(f"{path}: damaged at byte {end}, and later segments exist; restore the file")
             logger.info("%s ended at byte %d without a seal: the last process did not end in order", path.name, end)
-            fd = os.open(path, os.O_RDWR)
+            tail = Tail(path)
             try:
-                _write_and_sync(fd, (SEAL,), end)
+                tail.write((SEAL,), end)
             finally:
-                os.close(fd)
+                tail.close()
         self._files[number] = FileIO(path, "r")
         self._sizes[number] = end
 
@@ -170,33 +170,18 @@ class EmbeddedStore:
 
     def _start_segment(self, number: int) -> None:
         """Begin to write to a segment: the one that lies ready, or an empty file that grows."""
-        if self._fd >= 0:
-            _write_and_sync(self._fd, (SEAL,), self._end)
-            os.close(self._fd)
+        if self._tail is not None:
+            self._tail.write((SEAL,), self._end)
+            self._tail.close()
         path = self._path(number)
         self._prepared, self._spare_ready = self._spare_ready, False
         if self._prepared:
             self._spare.rename(path)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._tail = Tail(path, direct=self._prepared)
         self._sync_directory()
         self._files[number] = FileIO(path, "r")
         self._active, self._end = number, 0
         self._sizes[number] = 0
-
-    def _prepare(self) -> None:
-        """In the compactor's thread: lay a segment of zeros ready."""
-        temporary = self._directory / "spare.tmp"
-        zeros = bytes(1 << 20)
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.posix_fallocate(fd, 0, self._segment_bytes)
-            for position in range(0, self._segment_bytes, len(zeros)):
-                os.pwrite(fd, zeros[: self._segment_bytes - position], position)
-                os.fdatasync(fd)  # piece by piece: no commit waits behind all of it
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.rename(self._spare)
 
     def _prepare_if_due(self) -> None:
         """Runs that store little need none; on a disk with little room there is none."""
@@ -204,7 +189,9 @@ class EmbeddedStore:
             return
         space = os.statvfs(self._directory)
         if space.f_bavail * space.f_frsize > self._free_bytes + 4 * self._segment_bytes:
-            self._preparing = asyncio.get_running_loop().run_in_executor(self._compactor, self._prepare)
+            self._preparing = asyncio.get_running_loop().run_in_executor(
+                self._compactor, lay_ready, self._spare, self._segment_bytes
+            )
             self._preparing.add_done_callback(self._prepared_spare)
 
     def _prepared_spare(self, done: asyncio.Future[None]) -> None:
@@ -280,8 +267,9 @@ class EmbeddedStore:
         started = time.perf_counter()
         if roll:
             self._start_segment(self._active + 1)
+        assert self._tail is not None
         try:
-            _write_and_sync(self._fd, parts, position)
+            self._tail.write(parts, position)
         except OSError as error:
             self._undo(error)
             raise
@@ -317,9 +305,9 @@ class EmbeddedStore:
 
     def _undo(self, error: OSError) -> None:
         """Nothing of a failed write may stay: what was decided afterwards would contradict it."""
+        assert self._tail is not None
         try:
-            os.ftruncate(self._fd, self._end)
-            os.fdatasync(self._fd)
+            self._tail.cut(self._end)
         except OSError:
             self._broken = f"{error.strerror}; restart the server once the disk works again"
 
@@ -439,11 +427,11 @@ class EmbeddedStore:
             await asyncio.wait((self._preparing,))
         self._writer.end()
         self._compactor.shutdown()
-        if self._fd >= 0:
+        if self._tail is not None:
             with contextlib.suppress(OSError):
-                _write_and_sync(self._fd, (SEAL,), self._end)
-            os.close(self._fd)
-            self._fd = -1
+                self._tail.write((SEAL,), self._end)
+            self._tail.close()
+            self._tail = None
         self._files.clear()
         if self._lock is not None:
             with contextlib.suppress(OSError):
@@ -464,33 +452,6 @@ def look_into(directory: Path) -> Recovered:
         if record.entry
     ]
     return Recovered(snapshot, entries)
-
-
-def _write_and_sync(fd: int, parts: Sequence[bytes], position: int) -> None:
-    """One system call for the usual batch: every return from one waits for the interpreter's lock."""
-    synced = False
-    for first in range(0, len(parts), _IOV_MAX):
-        some = parts[first : first + _IOV_MAX]
-        total = sum(len(part) for part in some)
-        try:
-            written = os.pwritev(fd, some, position, os.RWF_DSYNC)
-            synced = True
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                raise
-            written, synced = os.pwritev(fd, some, position), False
-        if written < total:
-            rest = memoryview(b"".join(some))[written:]
-            position += written
-            while rest:
-                count = os.pwrite(fd, rest, position)
-                position += count
-                rest = rest[count:]
-            synced = False
-        else:
-            position += written
-        if not synced:
-            os.fdatasync(fd)
 
 
 def _read_all(wanted: Sequence[tuple[FileIO, Place]]) -> list[bytes]:
