@@ -82,6 +82,7 @@ class Trajectories:
                     pause = _FIRST_DELAY
                     offer(_policy(policy))
             except grpc.aio.AioRpcError as error:
+                _heed_cancellation()
                 reason = f"{error.code().name}: {error.details()}"
             if loop.time() - said >= _LOG_EVERY:
                 said = loop.time()
@@ -99,6 +100,7 @@ class Trajectories:
                 offer(_policy(policy))
             call.cancel()
         except grpc.aio.AioRpcError as error:
+            _heed_cancellation()
             _log.debug("cannot learn the newest policy: %s", error.details())
 
     async def capacity(
@@ -111,6 +113,7 @@ class Trajectories:
             while (grant := await call.read()) is not grpc.aio.EOF:
                 yield grant
         except grpc.aio.AioRpcError as error:
+            _heed_cancellation()
             reason = f"{error.code().name}: {error.details()}"
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise NoPacingError(reason) from error
@@ -137,7 +140,7 @@ class Trajectories:
                 try:
                     for start in range(0, len(waiting.digests), _MOST_DIGESTS):
                         await self._send_one(key, waiting.digests[start : start + _MOST_DIGESTS])
-                except RecordRefusedError as error:
+                except Exception as error:  # whatever it is: who waits must hear of it
                     for future in waiting.futures:
                         if not future.done():
                             future.set_exception(error)
@@ -162,6 +165,7 @@ class Trajectories:
             try:
                 await self._stub.Record(request, metadata=self._metadata, timeout=_RECORD_SECONDS)
             except grpc.aio.AioRpcError as error:
+                _heed_cancellation()
                 if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
                     raise RecordRefusedError(f"{error.code().name}: {error.details()}") from error
                 if loop.time() - said >= _LOG_EVERY:
@@ -171,6 +175,13 @@ class Trajectories:
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_DELAY)
+
+
+def _heed_cancellation() -> None:
+    """Raise the cancellation that gRPC swallowed: a call that fails while it is cancelled raises its failure only."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _send_all(call: Any, requests: AsyncGenerator[pb.CapacityRequest, None]) -> None:

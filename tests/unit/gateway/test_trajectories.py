@@ -172,6 +172,21 @@ async def test_very_many_digests_are_split(world: World, monkeypatch: pytest.Mon
     assert [len(request.digests) for request in scripted.records] == [10, 10, 5]
 
 
+async def test_who_waits_for_a_record_hears_of_any_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted, client = world
+
+    async def broken(*_: object) -> None:
+        raise ValueError("broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "_send_one", broken)
+        async with asyncio.timeout(10):
+            with pytest.raises(ValueError, match="broken"):
+                await client.record("digits-0", NEW, [b"a"])
+    await client.record("digits-0", NEW, [b"b"])
+    assert [list(request.digests) for request in scripted.records] == [[b"b"]]
+
+
 async def test_the_watch_goes_on_after_every_restart(world: World) -> None:
     _, client = world
     offered: list[Policy] = []
