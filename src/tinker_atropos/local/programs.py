@@ -80,6 +80,19 @@ class Folders:
     def run_file(self) -> Path:
         return self.root / "run.yaml"
 
+    @property
+    def uid(self) -> Path:
+        return self.root / "uid"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def result(self) -> Path:
+        """Last report of a run that is complete."""
+        return self.root / "complete.json"
+
     def environment_file(self, instance: str) -> Path:
         return self.root / "environments" / f"{instance}.yaml"
 
@@ -126,12 +139,12 @@ def progress_url(run: RunFile, ports: Ports) -> str:
 
 
 def programs(
-    run: RunFile, uid: str, ports: Ports, folders: Folders, api_key: str, working_directory: Path
+    run: RunFile, uid: str, ports: Ports, folders: Folders, api_key: str | None, working_directory: Path
 ) -> list[Program]:
     """All processes of the run, in the order in which they are started; each waits for its peers by itself."""
     spec = run.spec
     base_url = tinker_url(spec, ports)
-    key = {"TINKER_API_KEY": api_key}
+    key = {"TINKER_API_KEY": api_key} if api_key else {}  # without one the SDK finds its own
     token = folders.token
     grpc = f"127.0.0.1:{ports.trajectories_grpc}"
     listed: list[Program] = []

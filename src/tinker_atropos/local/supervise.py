@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
 import signal
 import socket
-import sys
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from tinker_atropos.local.display import Display
+from tinker_atropos.local.folder import RunFolder
+from tinker_atropos.local.preflight import search_path
 from tinker_atropos.local.processes import Process
 from tinker_atropos.local.programs import (
     Folders,
@@ -26,12 +24,21 @@ from tinker_atropos.local.programs import (
     programs,
 )
 from tinker_atropos.local.progress import serve_progress
+from tinker_atropos.protocol import exit_codes
 from tinker_atropos.protocol.progress import ProgressReport
 from tinker_atropos.run import yaml_text
-from tinker_atropos.run.load import API_VERSION, KIND, RunFile
-from tinker_atropos.run.problems import InvalidRunError, Problem
+from tinker_atropos.run.load import RunFile
 
 INTERRUPTED = 130
+
+PASSED_ON = {
+    "trainer": (
+        *(exit_codes.STARTUP_TIMEOUT, exit_codes.KEY_REFUSED, exit_codes.CONFIG_ERROR),
+        *(exit_codes.FENCED, exit_codes.STATE_LOST),
+    ),
+    "gateway": (exit_codes.KEY_REFUSED, exit_codes.CONFIG_ERROR),
+}
+"""Exit statuses of our programs that say what kind of end it was, and are the run's; every other failure is 1."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,11 @@ class Outcome:
     failed: Process | None = None
 
 
-async def supervise(run: RunFile, data: Path, api_key: str, working_directory: Path, display: Display) -> Outcome:
-    """Run to the end. data: a folder for this run; one that holds an unfinished run goes on with it."""
-    folders = Folders(data)
-    uid = _prepare(run, folders)
+async def supervise(
+    run: RunFile, folder: RunFolder, api_key: str | None, working_directory: Path, display: Display
+) -> Outcome:
+    """Run to the end, or go on with the unfinished run that the folder holds."""
+    folders = folder.folders
     ports = Ports.of(_free_ports(Ports.count(run.spec)))
     for instance in instances(run.spec, ports):
         file = folders.environment_file(instance.name)
@@ -75,7 +83,7 @@ async def supervise(run: RunFile, data: Path, api_key: str, working_directory: P
     receiver = await serve_progress(ports.progress, on_report)
     processes: list[Process] = []
     try:
-        listed = programs(run, uid, ports, folders, api_key, working_directory)
+        listed = programs(run, folder.uid, ports, folders, api_key, working_directory)
         status, message, failed = await _watch(listed, folders, processes, stopping, run.spec.deadlines.startup_seconds)
     finally:
         # Reverse order: whoever asks goes before whoever answers.
@@ -89,41 +97,10 @@ async def supervise(run: RunFile, data: Path, api_key: str, working_directory: P
     return Outcome(status, message, report, failed)
 
 
-def _prepare(run: RunFile, folders: Folders) -> str:
-    """Folders, token and run file; the uid of the run, kept when the folder already has one."""
-    try:
-        for folder in (folders.root, folders.logs, folders.tinker):
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidRunError([Problem("--data", f"{folders.root}: {error.strerror}", "give a folder")]) from error
-    _check_same_run(run, folders)
-    uid_file = folders.root / "uid"
-    if not uid_file.exists():
-        uid_file.write_text(str(uuid.uuid4()))
-    if not folders.token.exists():
-        folders.token.touch(mode=0o600)
-        folders.token.write_text(secrets.token_urlsafe(32))
-    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": run.name}, "spec": dict(run.source)}
-    folders.run_file.write_text(yaml_text.dump(document))
-    return uid_file.read_text().strip()
-
-
-def _check_same_run(run: RunFile, folders: Folders) -> None:
-    """A folder with an unfinished run goes on with that run; one that was changed meanwhile is another run."""
-    if not folders.run_file.exists():
-        return
-    [before] = yaml_text.load_all(folders.run_file.read_text())
-    if before["spec"] != dict(run.source):
-        old, new = before["spec"], run.source
-        changed = ", ".join(sorted(f"spec.{key}" for key in {*old, *new} if old.get(key) != new.get(key)))
-        fix = f"it differs in {changed}; give another folder, or the run file that it was started with"
-        raise InvalidRunError([Problem("--data", f"{folders.root} holds a run of another run file", fix)])
-
-
 async def _watch(
     listed: list[Program], folders: Folders, processes: list[Process], stopping: asyncio.Event, startup_seconds: float
 ) -> tuple[int, str, Process | None]:
-    variables = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    variables = {"PATH": search_path()}
     stop = asyncio.create_task(stopping.wait())
     waits: dict[asyncio.Task[int], Process] = {}
     starters: set[asyncio.Task[None]] = set()
@@ -157,7 +134,11 @@ async def _watch(
         name = processes[-1].program.name if processes else "a program"
         return 1, f"{name} could not be started: {error.strerror or error} ({error.filename})", None
     except TimeoutError:
-        return 75, f"the relay was not ready within {startup_seconds:.0f} s (deadlines.startup)", _first_slow(processes)
+        return (
+            exit_codes.STARTUP_TIMEOUT,
+            f"the relay was not ready within {startup_seconds:.0f} s (deadlines.startup)",
+            _first_slow(processes),
+        )
     finally:
         stop.cancel()
         for starter in starters:
@@ -173,7 +154,8 @@ async def _verdict(ended: list[Process]) -> tuple[int, str, Process | None] | No
     for process in ended:
         status = await process.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return (status if status > 0 else 1), f"{process.program.name} {how}", process
+        passed_on = PASSED_ON.get(process.program.name, ())
+        return (status if status in passed_on else 1), f"{process.program.name} {how}", process
     return None
 
 

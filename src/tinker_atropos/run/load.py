@@ -43,6 +43,8 @@ class RunFile:
     source: Mapping[str, Any]
     """`spec` as plain data."""
     warnings: tuple[Problem, ...] = ()
+    is_plain: bool = False
+    """It was a plain tinker-atropos file, without the Kubernetes half."""
 
 
 def load_run_file(path: Path, environment_command: Sequence[str] = (), local_model: str | None = None) -> RunFile:
@@ -174,7 +176,7 @@ def _plain(
         parsed, warnings = parse_spec(spec)
     except InvalidRunError as error:
         raise InvalidRunError(_at_plain(error.problems)) from error
-    return RunFile(_name(default_name), parsed, spec, (*replaced, *_at_plain(warnings)))
+    return RunFile(_name(default_name), parsed, spec, (*replaced, *_at_plain(warnings)), is_plain=True)
 
 
 def _give_way(config: dict[str, Any], local_model: str) -> list[Problem]:

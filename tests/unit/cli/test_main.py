@@ -104,6 +104,7 @@ def test_completion_script() -> None:
 def test_going_on_with_a_changed_run_file_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
+    (data / "uid").write_text("x")
     (data / "run.yaml").write_text(QUICKSTART.read_text().replace("lora_rank: 8", "lora_rank: 4"))
     result = call("run", str(QUICKSTART), "--data", str(data))
     assert result.returncode == 78

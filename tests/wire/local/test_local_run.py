@@ -203,14 +203,30 @@ def test_an_environment_that_cannot_start(tmp_path: Path, data: Path, start: Sta
     assert processes_of(data) == []
 
 
-def test_a_program_that_does_not_exist(tmp_path: Path, data: Path, start: Start) -> None:
+def test_a_program_that_does_not_exist_is_noticed_before_anything_is_made(
+    tmp_path: Path, data: Path, start: Start
+) -> None:
     def absent(spec: dict[str, Any]) -> None:
         spec["environments"][0]["command"] = ["no-such-program"]
 
     process = start(changed(tmp_path, absent))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 78
+    assert errors == (
+        "error: spec.environments[0].command: the program 'no-such-program' is not found in PATH; "
+        "install it, or give its path\n"
+    )
+    assert not data.exists()
+
+
+def test_an_environment_that_fails_without_a_word(tmp_path: Path, data: Path, start: Start) -> None:
+    def silent(spec: dict[str, Any]) -> None:
+        spec["environments"][0]["command"] = ["python", "-c", "raise SystemExit(78)"]
+
+    process = start(changed(tmp_path, silent))
     _, errors = process.communicate(timeout=200)
-    assert process.returncode == 1
-    assert "no-such-program" in errors and "could not be started" in errors and "Traceback" not in errors
+    assert process.returncode == 1, "78 would say that the run file cannot be used"
+    assert "environment last-digit-0 ended with status 78" in errors and "  (it wrote nothing)" in errors
     assert processes_of(data) == []
 
 
@@ -225,4 +241,12 @@ def test_a_plain_tinker_atropos_file(tmp_path: Path, data: Path, start: Start) -
     process = start(plain, "--local-model", "tiny", "--environment-command", command, "--output", "json")
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    assert json.loads(output)["report"]["step"] == 3
+    first = json.loads(output)
+    assert first["report"]["step"] == 3
+
+    process = start(plain, "--local-model", "tiny", "--environment-command", command, "--output", "json")
+    output, errors = process.communicate(timeout=60)
+    again = json.loads(output)
+    assert (process.returncode, again["message"]) == (0, "already complete")
+    assert again["report"]["samplerWeights"] == first["report"]["samplerWeights"]
+    assert len(logged_steps(data)) == 3, "nothing was trained or saved again"
