@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,21 +59,68 @@ def balance(entries: Iterable[Mapping[str, Any]], stored: int) -> Balance:
 
 @click.command("audit")
 @click.argument("run", metavar="URL|DIRECTORY")
-@click.option("--token", help="The run's token, when the server wants one.")
-def command(run: str, token: str | None) -> None:
+@click.option("--token", help="The run's token, when the server wants one; better given as --token-file.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the run's token.")
+@click.option(
+    "--store-password", help="Password of a Redis store; better given as TINKER_ATROPOS_AUDIT_STORE_PASSWORD."
+)
+@click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer."
+)
+def command(run: str, token: str | None, token_file: Path | None, store_password: str | None, output: str) -> None:
     """Check that every acknowledged group of a run is accounted for once, and show what became of them.
+
+    Exit status 0 when the ledger balances, 1 when it does not or there is none.
 
     \b
     Examples:
-      tinker-atropos audit http://127.0.0.1:8000      a run that is going on
-      tinker-atropos audit ./run-store                what a run left behind
+      tinker-atropos audit http://127.0.0.1:8000                a run that is going on
+      tinker-atropos audit ./run-store                          what a run left behind
+      tinker-atropos audit ~/.local/state/tinker-atropos/runs/quickstart-…      a run of this machine
+      tinker-atropos audit 'redis://redis:6379/0?run=NAME'      a run on a Redis server
     """
-    entries: Iterable[Mapping[str, Any]]
-    if run.startswith(("http://", "https://")):
-        entries, stored = _of_server(run.rstrip("/"), token)
-    else:
-        entries, stored = _of_directory(Path(run))
-    result = balance(entries, stored)
+    from tinker_atropos.protocol.token_file import read_token
+    from tinker_atropos.trajectories import audited
+    from tinker_atropos.trajectories.store.address import with_password
+
+    try:
+        if run.startswith(("http://", "https://")):
+            entries, stored = audited.of_server(run.rstrip("/"), read_token(token_file) or token)
+        elif run.startswith(("redis://", "rediss://", "unix://")):
+            entries, stored = audited.of_redis(with_password(run, store_password))
+        else:
+            entries, stored = audited.of_directory(Path(run))
+        result = balance(entries, stored)
+    except audited.NoLedgerError as error:
+        if output == "json":
+            click.echo(json.dumps({"balanced": None, "error": str(error)}, ensure_ascii=False))
+            raise SystemExit(1) from None
+        raise click.ClickException(str(error)) from None
+    except (KeyError, TypeError) as error:
+        raise click.ClickException(f"{run} does not give a ledger as this version knows it ({error})") from None
+    if output == "json":
+        click.echo(json.dumps(_plain(result, stored), ensure_ascii=False))
+        raise SystemExit(1 if result.faults else 0)
+    _tell(result, stored)
+
+
+def _plain(result: Balance, stored: int) -> dict[str, Any]:
+    """The answer in JSON."""
+    environments: dict[str, dict[str, int]] = {}
+    for (environment, state), count in sorted(result.environments.items()):
+        environments.setdefault(environment, {})[state] = count
+    return {
+        "balanced": not result.faults,
+        "stored": stored,
+        "steps": result.steps,
+        "states": dict(sorted(result.states.items())),
+        "environments": environments,
+        "dropped": dict(sorted(result.reasons.items())),
+        "faults": result.faults,
+    }
+
+
+def _tell(result: Balance, stored: int) -> None:
     click.echo(f"{stored} groups acknowledged, {result.steps} steps trained")
     for (environment, state), count in sorted(result.environments.items()):
         click.echo(f"  {environment or '(no environment)'}: {count} {state}")
@@ -84,46 +131,3 @@ def command(run: str, token: str | None) -> None:
     if result.faults:
         raise click.ClickException(f"the ledger does not balance ({len(result.faults)} faults)")
     click.echo("balanced: every acknowledged group is accounted for once")
-
-
-def _of_server(url: str, token: str | None) -> tuple[list[dict[str, Any]], int]:
-    import httpx
-
-    from tinker_atropos.protocol.identity import AUTHORIZATION_HEADER, bearer
-
-    headers = {AUTHORIZATION_HEADER: bearer(token)} if token else {}
-    entries: list[dict[str, Any]] = []
-    after: int | None = 0
-    try:
-        with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
-            while after is not None:
-                answer = client.get("/ledger", params={"after": after, "limit": 1000})
-                answer.raise_for_status()
-                page = answer.json()
-                entries += page["entries"]
-                after = page["next"]
-    except (httpx.HTTPError, json.JSONDecodeError, KeyError) as error:
-        raise click.ClickException(f"{url} does not give its ledger: {error}") from None
-    return entries, page["sums"]["stored"]
-
-
-def _of_directory(directory: Path) -> tuple[Iterator[dict[str, Any]], int]:
-    from tinker_atropos.trajectories.ledger import Ledger
-    from tinker_atropos.trajectories.store import StoreCorruptError
-    from tinker_atropos.trajectories.store.embedded import look_into
-
-    if not directory.is_dir():
-        raise click.ClickException(f"{directory} is no store directory; give one, or the URL of a running server")
-    try:
-        recovered = look_into(directory)
-        ledger = Ledger.from_snapshot(recovered.snapshot)
-        for entry in recovered.entries:
-            ledger.apply_entry(entry)
-    except StoreCorruptError as error:
-        raise click.ClickException(str(error)) from None
-    names = ("environment", "reason", "epoch", "step", "batch")
-    rows = (
-        {"id": number, "state": str(group.state), **{name: getattr(group, name) for name in names}}
-        for number, group in ledger.groups.items()
-    )
-    return rows, ledger.stored

@@ -28,6 +28,8 @@ _GATHER_SECONDS = 0.001
 _AGAIN_SECONDS = 0.2
 _PAGE = 2000
 _RUN_PARAMETER = "run"
+_RUNS = "tinker-atropos:{*}:owner"
+"""Pattern of a key that each run has."""
 
 _DOWN_SECONDS = 2.0
 """After so long without an answer new writes are refused at once."""
@@ -66,6 +68,7 @@ class RedisStore:
         run = query.pop(_RUN_PARAMETER, ["run"])[-1]
         self._url = urlunsplit(parts._replace(query=urlencode(query, doseq=True)))
         self._where = f"{parts.hostname or parts.path}:{parts.port or 6379}"
+        self._run = run
         prefix = f"tinker-atropos:{{{run}}}:"
         self._owner_key, self._journal, self._payloads, self._snapshot, self._counter, self._commit_key = (
             prefix + name for name in ("owner", "journal", "payloads", "snapshot", "owners", "commit")
@@ -103,6 +106,29 @@ class RedisStore:
             snapshot = _checked(snapshot, "the snapshot")
         self._unfolded = sum(len(entry) for entry in entries)
         return Recovered(snapshot, entries)
+
+    @property
+    def where(self) -> str:
+        """Host and port, for people."""
+        return self._where
+
+    async def look(self) -> Recovered:
+        """What it holds at this moment."""
+        while True:
+            snapshot = await self._redis.get(self._snapshot)
+            entries = await self._read_journal()
+            if snapshot == await self._redis.get(self._snapshot):  # else the journal was folded in between
+                break
+        if snapshot is None and not entries and not await self._redis.exists(self._owner_key):
+            text = f"the Redis store at {self._where} holds no run {self._run!r}"
+            others = sorted([key.decode().split("{")[1].split("}")[0] async for key in self._redis.scan_iter(_RUNS)])
+            there = f"it holds {', '.join(others[:10])}; name one with ?run=NAME" if others else "it holds none"
+            raise StoreUnavailableError(f"{text}; {there}")
+        return Recovered(_checked(snapshot, "the snapshot") if snapshot is not None else None, entries)
+
+    async def let_go(self) -> None:
+        """Close the connections of a store that was only looked into."""
+        await self._redis.aclose()
 
     async def _check_durability(self) -> None:
         try:
@@ -287,3 +313,14 @@ def _checked(stamped: bytes, what: str) -> bytes:
     if crc32(stamped[4:]) != int.from_bytes(stamped[:4], "little"):
         raise StoreCorruptError(f"{what} in Redis is damaged")
     return stamped[4:]
+
+
+async def look_into_redis(url: str) -> Recovered:
+    """What a run's store holds, without taking it over or changing anything. Raises StoreUnavailableError."""
+    store = RedisStore(url, lambda _, __: b"")
+    try:
+        return await store.look()
+    except (RedisError, OSError) as error:
+        raise StoreUnavailableError(f"the Redis store at {store.where}: {error}") from error
+    finally:
+        await store.let_go()
