@@ -360,7 +360,7 @@ class RecordResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityRequest(_message.Message):
-    __slots__ = ("rollout", "kind", "environment", "instance", "sequences")
+    __slots__ = ("rollout", "kind", "environment", "instance", "sequences", "prompt")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         WANT: _ClassVar[CapacityRequest.Kind]
@@ -376,12 +376,14 @@ class CapacityRequest(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     rollout: str
     kind: CapacityRequest.Kind
     environment: str
     instance: str
     sequences: int
-    def __init__(self, rollout: _Optional[str] = ..., kind: _Optional[_Union[CapacityRequest.Kind, str]] = ..., environment: _Optional[str] = ..., instance: _Optional[str] = ..., sequences: _Optional[int] = ...) -> None: ...
+    prompt: bytes
+    def __init__(self, rollout: _Optional[str] = ..., kind: _Optional[_Union[CapacityRequest.Kind, str]] = ..., environment: _Optional[str] = ..., instance: _Optional[str] = ..., sequences: _Optional[int] = ..., prompt: _Optional[bytes] = ...) -> None: ...
 
 class CapacityGrant(_message.Message):
     __slots__ = ("rollout", "seconds")

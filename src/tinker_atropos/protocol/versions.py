@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 DIGEST_SIZE = 16  # bytes
 
 
+PROMPT_DIGEST_SIZE = 8
+
+
+def prompt_digest(prompt: npt.NDArray[np.int32]) -> bytes:
+    """Digest of a prompt: int32 [P], the tokens before the first that is sampled."""
+    return hashlib.blake2b(prompt.astype("<i4", copy=False).tobytes(), digest_size=PROMPT_DIGEST_SIZE).digest()
+
+
 def completion_digest(
     prompt: npt.NDArray[np.int32], completion: npt.NDArray[np.int32], logprobs: npt.NDArray[np.float32]
 ) -> bytes:

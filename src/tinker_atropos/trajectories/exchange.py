@@ -132,6 +132,8 @@ class Exchange:
         """Batches whose answer to a plain trainer is not known to have arrived."""
         self._settling: set[asyncio.Future[None]] = set()
         self._latest = self._next_group - 1
+        self._posting: dict[int, bytes] = {}
+        """Prompts of the groups that are being stored."""
         self._pacing = Pacing()
         self._capacity: dict[int, asyncio.Queue[str]] = {}
         self._last_stream = 0
@@ -208,7 +210,8 @@ class Exchange:
         for event in events:
             self.ledger.apply(event)
             if event["t"] == "stored":
-                self._pacing.posted(event["env"], event["inst"], event["n"])
+                prompt = self._posting.get(event["id"], b"")
+                self._pacing.posted(event["env"], event["inst"], event["n"], prompt, self._clock())
         released = self.ledger.take_released()
         if released:
             self._store.forget(released)
@@ -279,7 +282,9 @@ class Exchange:
             event["ver"] = list(post.oldest)
         if post_id:
             event["post"] = post_id
+        self._posting[number] = post.prompt
         future = self._write((event,), (number, post.payload))
+        future.add_done_callback(lambda _: self._posting.pop(number, None))
         key: tuple[object, ...] = (environment, instance, post_id) if post_id else mark
         self._storing[key] = (number, future, hung_up)
         future.add_done_callback(lambda _: self._storing.pop(key, None))
@@ -570,12 +575,12 @@ class Exchange:
         key, now = (stream, request.rollout), self._clock()
         environment, instance = request.environment, request.instance
         if request.kind == pb.CapacityRequest.WANT:
-            self._pacing.want(key, environment, instance, request.sequences)
+            self._pacing.want(key, environment, instance, request.sequences, request.prompt)
         elif request.kind == pb.CapacityRequest.SAMPLED:
             self._pacing.sampled(key, now)
         elif request.kind == pb.CapacityRequest.CONTINUED:
             step = self.situation().policy_step
-            self._pacing.continued(key, environment, instance, request.sequences, step, now)
+            self._pacing.continued(key, environment, instance, request.sequences, step, now, request.prompt)
         else:
             self._pacing.abandoned(key)
         self._pace()
@@ -585,6 +590,7 @@ class Exchange:
         version = ledger.policy.version if ledger.policy is not None else None
         return Situation(
             batch_size=ledger.settings.batch_size,
+            group_size=ledger.settings.group_size,
             limit=ledger.settings.max_steps_off_policy,
             step=ledger.step,
             policy_step=ledger.lineage.surviving_step(Version(version.epoch, version.step)) if version else ledger.step,

@@ -14,6 +14,7 @@ from tinker_atropos.gateway.generation import Completion, Generated, Version
 from tinker_atropos.gateway.metrics import Metrics
 from tinker_atropos.gateway.pacing import Caller, NoPacingError, Pacing, StreamLostError, Turn
 from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.protocol.versions import prompt_digest
 
 ME, OTHER = Caller("gsm8k", "gsm8k-0"), Caller("code", "code-0")
 Said = tuple[str, str]
@@ -185,6 +186,7 @@ async def test_a_new_rollout_is_held_until_it_is_granted(world: World) -> None:
     assert world.value("held", reason="capacity") == 1
     (want,) = world.server.requests
     assert (want.environment, want.instance, want.sequences) == ("gsm8k", "gsm8k-0", 16)
+    assert want.prompt == prompt_digest(np.asarray([1, 2], np.int32)), "what the requests of one group have in common"
     world.server.grant(want.rollout)
     await request.answer([3], [4])
     await until(lambda: world.server.told("SAMPLED") == [want.rollout])
