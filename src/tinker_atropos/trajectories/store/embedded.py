@@ -38,8 +38,6 @@ FREE_BYTES = 64 << 20
 """Payloads are refused when the disk has less left, so that acknowledgements, which free space, still fit."""
 SPARSE = 0.25
 """A sealed segment with a smaller share of living payload bytes is emptied and deleted."""
-_GATHER_SECONDS = 0.001
-"""While several callers write at once, a commit waits this long for more of them: a third less CPU for each post."""
 _LOOK_SECONDS = 0.25
 
 
@@ -84,7 +82,6 @@ class EmbeddedStore:
         self._idle = asyncio.Event()  # nothing is pending or being written
         self._idle.set()
         self._compacting: asyncio.Task[None] | None = None
-        self._crowded = False
         self._broken = ""
         self._spare = directory / "spare.log"
         self._spare_ready = False
@@ -215,16 +212,12 @@ class EmbeddedStore:
         self._pending.append((entry, number, data, future))
         if self._idle.is_set():
             self._idle.clear()
-            if self._crowded:
-                self._loop.call_later(_GATHER_SECONDS, self._commit)
-            else:
-                self._commit()
+            self._loop.call_soon(self._commit)  # together with what else is ready now
         return future
 
     def _commit(self) -> None:
         """Lay out what is pending and give it to the writer, whose thread then only writes and syncs."""
         batch, self._pending = self._pending, []
-        self._crowded = len(batch) > 1
         roll = self._end >= self._segment_bytes or (self._spare_ready and self._end > 0 and not self._prepared)
         segment, end = (self._active + 1, 0) if roll else (self._active, self._end)
         begin, entries = end, 0
@@ -297,7 +290,7 @@ class EmbeddedStore:
 
     def _go_on(self) -> None:
         if self._pending:
-            self._loop.call_later(_GATHER_SECONDS if self._crowded else 0, self._commit)
+            self._loop.call_soon(self._commit)
         else:
             self._idle.set()
             self._prepare_if_due()
