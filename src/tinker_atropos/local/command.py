@@ -86,7 +86,7 @@ def _run(run: RunFile, file: Path, key: str | None, folder: Path, output: str) -
     for warning in run.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     with RunFolder.take(folder, run, file) as taken:
-        finished = taken.finished()
+        finished = taken.finished(run.spec.config.env.total_steps)
         if finished is not None:
             outcome = Outcome(0, "already complete", finished)
         else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import secrets
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import yaml
 from pydantic import ValidationError
@@ -67,12 +68,13 @@ class RunFolder:
     ) -> None:
         self._lock.close()
 
-    def finished(self) -> ProgressReport | None:
-        """The last report of a run that is complete, None for one that is not."""
+    def finished(self, total_steps: int) -> ProgressReport | None:
+        """The last report of a run that is complete, None for one that is not, or that is to go on for more steps."""
         try:
-            return ProgressReport.model_validate_json(self.folders.result.read_bytes())
+            report = ProgressReport.model_validate_json(self.folders.result.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
+        return report if report.step >= total_steps else None
 
     def finish(self, report: ProgressReport) -> None:
         """Remember that the run is complete."""
@@ -93,12 +95,31 @@ def _check_same_run(run: RunFile, folders: Folders) -> None:
         return
     try:
         [before] = yaml_text.load_all(folders.run_file.read_text())
-        old = dict(before["spec"])
-    except (yaml.YAMLError, ValueError, TypeError, KeyError):
+        fixed = _fixed(before["spec"])
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
         fix = "give another folder"
         raise _refused(folders.root, "holds a run.yaml that is no run file any more", fix) from None
-    new = run.source
-    if old != dict(new):
-        changed = ", ".join(sorted(f"spec.{key}" for key in {*old, *new} if old.get(key) != new.get(key)))
+    now = _fixed(run.source)
+    if fixed != now:
+        changed = ", ".join(sorted(f"spec.{key}" for key in {*fixed, *now} if fixed.get(key) != now.get(key)))
         fix = f"it differs in {changed}; give another folder, or the run file that it was started with"
         raise _refused(folders.root, "holds a run of another run file", fix)
+
+
+MAY_CHANGE = frozenset({"replicas", "weight", "minBatchShare", "maxBatchShare", "podTemplate"})
+"""Of an environment; as in a cluster."""
+MAY_CHANGE_ENV = frozenset({"total_steps", "inference_weight", "min_batch_allocation"})
+"""Of config.env."""
+
+
+def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a spec makes it this run and no other."""
+    kept = {key: value for key, value in spec.items() if key != "deadlines"}
+    config = kept.get("config")
+    if isinstance(config, Mapping) and isinstance(config.get("env"), Mapping):
+        env = {key: value for key, value in config["env"].items() if key not in MAY_CHANGE_ENV}
+        kept["config"] = {**config, "env": env}
+    kept["environments"] = [
+        {key: value for key, value in entry.items() if key not in MAY_CHANGE} for entry in spec["environments"]
+    ]
+    return kept

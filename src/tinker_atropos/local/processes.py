@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -76,7 +77,18 @@ class Process:
                 text = log.read().decode(errors="replace")
         except OSError:
             return []
-        return text.splitlines()[-lines:]
+        return [readable(line) for line in text.splitlines()[-lines:]]
+
+
+def readable(line: str) -> str:
+    """A line of a program's output; one that is a log record in JSON as its level and message."""
+    try:
+        record = json.loads(line)
+        said = f"{record['level']}: {record['message']}"
+        cause = str(record.get("exception", "")).strip().splitlines()
+    except (ValueError, TypeError, KeyError):
+        return line
+    return f"{said} ({cause[-1]})" if cause else said
 
 
 def _die_with_parent() -> None:

@@ -130,15 +130,12 @@ async def _watch(
             verdict = await _verdict(ended)
             if verdict is not None:
                 return verdict
+    except TimeoutError:  # before OSError, of which it is a kind
+        waited = f"no environment could start within {startup_seconds:g} s (deadlines.startup)"
+        return exit_codes.STARTUP_TIMEOUT, f"{waited}: the gateway gave no tokenizer", _first_slow(processes)
     except OSError as error:
         name = processes[-1].program.name if processes else "a program"
         return 1, f"{name} could not be started: {error.strerror or error} ({error.filename})", None
-    except TimeoutError:
-        return (
-            exit_codes.STARTUP_TIMEOUT,
-            f"the relay was not ready within {startup_seconds:.0f} s (deadlines.startup)",
-            _first_slow(processes),
-        )
     finally:
         stop.cancel()
         for starter in starters:

@@ -65,14 +65,14 @@ def _documents(path: Path) -> list[Any]:
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise refused(f"is larger than {MOST_BYTES >> 20} MB", "give the path of a run file")
-        text = content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig") if len(content) <= MOST_BYTES else None
     except OSError as error:
         raise refused(f"cannot be read: {error.strerror}", "give the path of a run file") from error
     except ValueError as error:  # no UTF-8, or a path that none can have
         what = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error}"
         raise refused(what, "give the path of a YAML run file") from error
+    if text is None:
+        raise refused(f"is larger than {MOST_BYTES >> 20} MB", "give the path of a run file")
     try:
         return yaml_text.load_all(text)
     except yaml.reader.ReaderError as error:
@@ -84,7 +84,9 @@ def _documents(path: Path) -> list[Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or "not YAML"
+        reason = str(getattr(error, "problem", None) or "not YAML")
+        if "could not determine a constructor" in reason:
+            reason = f"the tag {reason.partition('tag ')[2]} has no meaning here"
         raise refused(f"is not valid YAML{place}: {reason}", _yaml_fix(text, mark)) from error
 
 
@@ -124,9 +126,19 @@ def convert(
     if not isinstance(document, Mapping):
         raise InvalidRunError([Problem("run file", f"is {shown(document)}, not a mapping (key: value)", _BEGIN)])
     wild = list(_not_json("", document))
+    try:
+        run = _converted(_text_keys(document), default_name, environment_command, local_model)
+    except InvalidRunError as error:
+        known = {problem.field for problem in wild}
+        raise InvalidRunError([*wild, *(problem for problem in error.problems if problem.field not in known)]) from None
     if wild:
         raise InvalidRunError(wild)
-    content: Mapping[str, Any] = _text_keys(document)
+    return run
+
+
+def _converted(
+    content: Mapping[str, Any], default_name: str, environment_command: Sequence[str], local_model: str | None
+) -> RunFile:
     if any(key in content for key in TOP_KEYS):
         if environment_command and environment_command != (_PLAIN_ENVIRONMENT,):
             raise InvalidRunError(

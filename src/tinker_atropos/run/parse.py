@@ -263,7 +263,7 @@ def _volume_rules(field: str, volume: Mapping[str, Any], sources: Sequence[str])
         first = "emptyDir: {} or " if "emptyDir" in sources else ""
         return [Problem(field, held, f"give exactly one, such as {first}persistentVolumeClaim: {{claimName: …}}")]
     [(name, source)] = given.items()
-    return [] if isinstance(source, Mapping) else [Problem(f"{field}.{name}", *not_mapping(source))]
+    return [] if isinstance(source, Mapping) else [Problem(f"{field}.{name}", *not_mapping(source, name))]
 
 
 def _warnings(spec: Mapping[str, Any]) -> list[Problem]:

@@ -81,7 +81,7 @@ def _judge(field: str, value: object, kind: str) -> Iterator[Problem]:
 
 def _judge_model(field: str, value: object, known: Mapping[str, str]) -> Iterator[Problem]:
     if not isinstance(value, Mapping):
-        yield Problem(field, *not_mapping(value))
+        yield Problem(field, *not_mapping(value, field.rpartition(".")[2]))
         return
     for key, item in value.items():
         if key in known:

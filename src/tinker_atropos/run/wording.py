@@ -25,6 +25,19 @@ _EXAMPLES = {
 }
 
 
+_MAIN_KEYS: Mapping[object, str] = {
+    "local": "model",
+    "keySecretRef": "name",
+    "secretRef": "name",
+    "persistentVolumeClaim": "claimName",
+    "metadata": "name",
+    "openai": "model_name",
+    "store": "type",
+    "deadlines": "startup",
+}
+"""What people mean who write one value where a mapping belongs."""
+
+
 def problem_of(error: Mapping[str, Any]) -> Problem:
     """The problem that one entry of ValidationError.errors() stands for."""
     field = _path(error["loc"])
@@ -68,8 +81,10 @@ def not_switch(value: object) -> tuple[str, str]:
     return f"{shown(value)} is neither true nor false", "write true or false, without quotes"
 
 
-def not_mapping(value: object) -> tuple[str, str]:
-    """The same for a mapping."""
+def not_mapping(value: object, name: object = None) -> tuple[str, str]:
+    """The same for a mapping; name: of the field."""
+    if isinstance(value, str) and name in _MAIN_KEYS:
+        return f"{shown(value)} is not a mapping (key: value)", f"write {name}: {{{_MAIN_KEYS[name]}: {value}}}"
     fix = (
         "leave out the '- ' before its keys" if isinstance(value, list | tuple) else "write its keys below it, indented"
     )
@@ -103,7 +118,7 @@ def _say(kind: str, given: object, context: Mapping[str, Any], location: Sequenc
         case "tuple_type" | "list_type":
             return not_list(given, words=location[-1] == "command")
         case "dict_type" | "model_type" | "mapping_type" | "model_attributes_type":
-            return not_mapping(given)
+            return not_mapping(given, location[-1])
         case "literal_error":
             names = [word.strip(" '") for word in str(context["expected"]).replace(" or ", ", ").split(",")]
             meant = nearest(given, names) if isinstance(given, str) else None

@@ -23,7 +23,7 @@ def run(**spec: Any) -> RunFile:
 def test_it_is_made_and_kept(tmp_path: Path) -> None:
     root = tmp_path / "new" / "data"
     with RunFolder.take(root, run(), tmp_path / "run.yaml") as first:
-        assert first.finished() is None
+        assert first.finished(50) is None
         token = first.folders.token.read_text()
         assert first.folders.token.stat().st_mode & 0o777 == 0o600
     with RunFolder.take(root, run(), tmp_path / "run.yaml") as second:
@@ -35,13 +35,14 @@ def test_a_complete_run_is_remembered_with_its_weights(tmp_path: Path) -> None:
     with RunFolder.take(tmp_path / "data", run(), tmp_path / "run.yaml") as folder:
         folder.finish(report)
     with RunFolder.take(tmp_path / "data", run(), tmp_path / "run.yaml") as folder:
-        assert folder.finished() == report
+        assert folder.finished(5) == report
+        assert folder.finished(6) is None, "it is to go on"
 
 
 def test_a_torn_record_of_the_end_is_none(tmp_path: Path) -> None:
     with RunFolder.take(tmp_path / "data", run(), tmp_path / "run.yaml") as folder:
         folder.folders.result.write_text('{"step":')
-        assert folder.finished() is None
+        assert folder.finished(50) is None
 
 
 def empty(root: Path) -> None:
@@ -93,6 +94,23 @@ def test_the_folder_of_the_run_file_is_refused_and_the_file_kept(tmp_path: Path)
     with pytest.raises(InvalidRunError, match="is the folder of the run file itself"):
         RunFolder.take(tmp_path, run(), file)
     assert file.read_text() == "# mine\n"
+
+
+CHANGES = {
+    "more steps": {"config": {"env": {"total_steps": 60}}},
+    "another weight": {"environments": [{"name": "a", "command": ["x"], "weight": 2}]},
+    "more instances": {"environments": [{"name": "a", "command": ["x"], "replicas": 3}]},
+    "more patience": {"deadlines": {"startup": "1h"}},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_what_may_change_in_a_cluster_may_change_here(tmp_path: Path, changes: dict[str, Any]) -> None:
+    before = {**changes, "config": {"env": {}}} if "config" in changes else {}
+    with RunFolder.take(tmp_path / "data", run(**before), tmp_path / "run.yaml") as first:
+        pass
+    with RunFolder.take(tmp_path / "data", run(**changes), tmp_path / "run.yaml") as second:
+        assert second.uid == first.uid
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ REFUSED = {
     "no YAML": ("a: [\n", "is not valid YAML at line 2"),
     "a tab": ("env:\n\tgroup_size: 4\n", "indent with spaces, not with tabs"),
     "a key twice": (HEAD + "kind: x\n", "the key 'kind' stands twice"),
+    "a tag of Python": ("a: !!python/object:os.system x\n", "python/object:os.system' has no meaning here"),
+    "one text as metadata": (f"{HEAD}metadata: gsm8k\n{SPEC}", "write metadata: {name: gsm8k}"),
     "a NUL": ("env: {}\n\0\n", "holds the character U+0000 at line 2, which no YAML file may hold; take it out"),
     "an alias inside of itself": ("env: &a\n  x: *a\n", "an alias (*name) stands inside of what it names"),
     "aliases of aliases": (
@@ -252,6 +254,23 @@ def test_every_problem_of_a_manifest_is_named_at_once(tmp_path: Path) -> None:
         load_run_file(write(tmp_path, text))
     fields = [problem.field for problem in caught.value.problems]
     assert fields == ["apiVersion", "metadata.name", "spec.tinkerAPI", "spec.environments[0].command"]
+
+
+def test_a_number_that_is_none_hides_no_other_problem(tmp_path: Path) -> None:
+    text = f"{HEAD}{META}{SPEC}  config: {{env: {{own: .nan, batch_size: x}}, tinker: {{learning_rate: .inf}}}}\n"
+    with pytest.raises(InvalidRunError) as caught:
+        load_run_file(write(tmp_path, text))
+    assert [str(problem) for problem in caught.value.problems] == [
+        "spec.config.env.own: nan is not a number; give a finite one",
+        "spec.config.tinker.learning_rate: inf is not a number; give a finite one",
+        "spec.config.env.batch_size: 'x' is not a whole number",
+    ]
+
+
+def test_a_file_without_end() -> None:
+    with pytest.raises(InvalidRunError) as caught:
+        load_run_file(Path("/dev/zero"))
+    assert str(caught.value) == "/dev/zero: is larger than 1 MB; give the path of a run file"
 
 
 def test_a_file_that_is_much_too_large(tmp_path: Path) -> None:

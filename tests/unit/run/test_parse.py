@@ -120,6 +120,13 @@ REFUSED = {
         "tinkerAPI.local.model: 'tinny' is no built-in model; did you mean 'tiny'?",
     ),
     "a folder without a slash": ("tinkerAPI", {"local": {"model": "mymodel"}}, "or a folder, such as ./mymodel"),
+    "one text for the local server": ("tinkerAPI", {"local": "tiny"}, "write local: {model: tiny}"),
+    "one text for the key": ("tinkerAPI", {"keySecretRef": "tinker"}, "write keySecretRef: {name: tinker}"),
+    "one text for a claim": (
+        "apiServer",
+        {"store": {"volume": {"persistentVolumeClaim": "mine"}}},
+        "write persistentVolumeClaim: {claimName: mine}",
+    ),
     "an unknown volume": (
         "apiServer",
         {"store": {"volume": {"emptydir": {}}}},

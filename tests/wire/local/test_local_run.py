@@ -250,3 +250,16 @@ def test_a_plain_tinker_atropos_file(tmp_path: Path, data: Path, start: Start) -
     assert (process.returncode, again["message"]) == (0, "already complete")
     assert again["report"]["samplerWeights"] == first["report"]["samplerWeights"]
     assert len(logged_steps(data)) == 3, "nothing was trained or saved again"
+
+
+def test_a_part_that_is_not_ready_in_time(tmp_path: Path, data: Path, start: Start) -> None:
+    def hasty(spec: dict[str, Any]) -> None:
+        spec["deadlines"] = {"startup": "500ms"}
+
+    process = start(changed(tmp_path, hasty), "--output", "json")
+    output, errors = process.communicate(timeout=100)
+    answer = json.loads(output)
+    assert process.returncode == answer["status"] == 75, errors
+    assert "deadlines.startup" in answer["message"] or "startup" in json.dumps(answer["report"])
+    assert "Traceback" not in errors
+    assert processes_of(data) == []
