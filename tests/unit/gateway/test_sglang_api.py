@@ -30,6 +30,7 @@ def test_prompts(body: dict[str, Any], prompts: Any, batched: bool) -> None:
 
 
 def test_what_atroposlib_sends() -> None:
+    """AP-25: a whole group comes as one request, whatever max_n_completions says."""
     request = generate_request(
         {
             "input_ids": [5, 6],

@@ -66,6 +66,7 @@ def test_workers_are_explicit(given: int, workers: int) -> None:
 
 
 def test_two_identical_servers_that_hold_no_secret() -> None:
+    """AP-24: with one, an environment whose config_init returns a single config asks ports of its own choice."""
     first, second = made()["openai"]
     assert first == second
     assert first == {

@@ -61,6 +61,15 @@ def test_who_falls_silent_is_gone_and_comes_back_when_heard() -> None:
     assert registry.gone() == set()
 
 
+def test_an_environment_that_is_busy_or_only_starting_is_not_gone() -> None:
+    """AP-30: scoring blocks its event loop, and its libraries take 13 s to load; nothing answers meanwhile."""
+    clock = Clock()
+    registry = Registry(clock)
+    register(registry)
+    clock.now = 30.0
+    assert registry.alive(0) and registry.gone() == set()
+
+
 def test_one_living_instance_keeps_the_environment() -> None:
     clock = Clock()
     registry = Registry(clock)

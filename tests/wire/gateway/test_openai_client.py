@@ -148,6 +148,7 @@ def test_other_routes_and_methods(stack: Stack) -> None:
 
 
 def test_health_probes_are_not_sampled(client: openai.OpenAI, stack: Stack) -> None:
+    """AP-26: atroposlib asks for one token every second."""
     before = stack.gateway.metric("sampling_seconds_count"), stack.gateway.metric("health_probes_total")
     probe = client.completions.create(model=MODEL, prompt="hi", max_tokens=1)
     assert len(probe.choices) == 1

@@ -244,6 +244,13 @@ class TestPosts:
         status, answer = server.call("POST", "/scored_data_list", [{"tokens": [[1]]}])
         assert status == 422 and answer["rejected"][0]["message"] == "masks: missing"
 
+    def test_what_an_environment_makes_of_a_mapping_is_refused_by_name(self, server: Any) -> None:
+        """AP-27: with transformers 5 a chat template gives a mapping, and atroposlib posts it as tokens."""
+        group = server.group(1)
+        group["tokens"] = [{"input_ids": row, "attention_mask": [1] * len(row)} for row in group["tokens"]]
+        status, answer = server.call("POST", "/scored_data", group)
+        assert status == 422 and answer["message"].startswith("tokens[0]"), answer
+
     @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
     def test_numbers_that_are_none_are_refused_and_the_rest_goes_on(self, server: Any, value: str) -> None:
         """AP-15: upstream accepts them and loses the batch that holds them."""
