@@ -3,8 +3,12 @@
     DEVCLUSTER=demo pytest tests/cluster      uses the cluster of that name, makes it if need be, and leaves it there
 
 Fixtures: `node` (the cluster, nothing installed), `images` (the project's images are in it; its tag), `operator` (the
-chart is installed and ready), `namespace` (one per test, with the operator watching). They hand out RealCluster and
-Namespace of tests/support/real_cluster.py.
+chart is installed and ready), `namespace` (one per test, with the operator watching), `shared` (one for the first runs)
+and `at_rest` (since when all of those are over). They hand out RealCluster and Namespace of
+tests/support/real_cluster.py.
+
+Files run in the order of their names: what `test_first_runs` leaves behind rests while `test_node` tries what needs no
+operator, and `test_operator_at_rest` then looks what the operator wrote meanwhile.
 """
 
 from __future__ import annotations
@@ -12,13 +16,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import cluster_runs
 from real_cluster import Namespace, RealCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +99,7 @@ def _make_namespace(cluster: RealCluster) -> Iterator[Namespace]:
     space = Namespace(cluster, name)
     space.eventually("the default service account", lambda: space.get("serviceaccount", "default"))
     yield space
-    cluster.run("delete", "namespace", name, "--timeout=60s")
+    cluster.run("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
@@ -107,12 +114,46 @@ def namespace(operator: RealCluster) -> Iterator[Namespace]:
     yield from _make_namespace(operator)
 
 
+@pytest.fixture(scope="session")
+def shared(operator: RealCluster) -> Iterator[Namespace]:
+    """The namespace of the quick start and of the runs that cannot work, which are left in it."""
+    yield from _make_namespace(operator)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The operator has had nothing to do since then."""
+
+    since: float
+    audit_size: int
+    versions: dict[str, str]
+
+
+def _versions(space: Namespace) -> dict[str, str]:
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in space.list("tar")}
+
+
+@pytest.fixture(scope="session")
+def at_rest(shared: Namespace) -> Rest:
+    """When every run of the shared namespace was over and its leftovers were away."""
+    if not shared.list("tar"):
+        shared.apply(cluster_runs.manifest("quickstart"))
+
+    def over() -> bool:
+        gone = not shared.list("pods", "app.kubernetes.io/component in (environment,api-server)")
+        return gone and all(cluster_runs.is_over(run) for run in shared.list("tar"))
+
+    shared.eventually("every run over", over, 400)
+    time.sleep(10)
+    return Rest(time.monotonic(), shared.cluster.audit_size(), _versions(shared))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """A failed test shows the state of its namespace, which is gone when somebody reads the report."""
     report: pytest.TestReport = yield
     if report.when == "call" and report.failed:
-        for name in ("namespace", "bare_namespace"):
+        for name in ("namespace", "bare_namespace", "shared"):
             space = getattr(item, "funcargs", {}).get(name)
             if isinstance(space, Namespace):
                 report.sections.append((f"state of namespace {space.name}", space.state()))
