@@ -23,14 +23,14 @@
 #include <emmintrin.h>
 #endif
 
-typedef enum { INTS, FLOATS } Kind;
+typedef enum { TOKENS, MASKS, FLOATS } Kind; /* TOKENS and MASKS are int32 */
 
 static const struct {
     const char *name;
     Kind kind;
 } FIELDS[] = {
-    {"tokens", INTS},
-    {"masks", INTS},
+    {"tokens", TOKENS},
+    {"masks", MASKS},
     {"inference_logprobs", FLOATS},
     {"ref_logprobs", FLOATS},
     {"advantages", FLOATS},
@@ -38,20 +38,48 @@ static const struct {
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
 typedef struct {
-    void *values; /* 4 bytes each */
+    size_t length;
+    const char *end; /* where its ] stands */
+} Row;
+
+typedef struct {
+    char *values;        /* 4 bytes each */
+    const char **starts; /* of tokens: where each begins in the text */
     size_t count, room;
-    size_t *lengths;
-    size_t rows, rows_room;
+    Row *rows;
+    size_t row_count, row_room;
 } Flat;
 
-static int grow(void **memory, size_t *room, size_t size)
+static int make_room(Flat *flat, size_t more)
 {
-    size_t wanted = *room ? *room * 2 : 4096;
-    void *larger = realloc(*memory, wanted * size);
-    if (larger == NULL)
+    size_t room = flat->room;
+    if (room - flat->count >= more)
+        return 1;
+    while (room - flat->count < more)
+        room = room ? room * 2 : 4096;
+    char *values = realloc(flat->values, room * 4);
+    if (values != NULL)
+        flat->values = values;
+    const char **starts = realloc(flat->starts, room * sizeof *starts);
+    if (starts != NULL)
+        flat->starts = starts;
+    if (values == NULL || starts == NULL)
         return 0;
-    *memory = larger;
-    *room = wanted;
+    flat->room = room;
+    return 1;
+}
+
+static int add_row(Flat *flat, size_t length, const char *end)
+{
+    if (flat->row_count == flat->row_room) {
+        size_t room = flat->row_room ? flat->row_room * 2 : 64;
+        Row *rows = realloc(flat->rows, room * sizeof *rows);
+        if (rows == NULL)
+            return 0;
+        flat->rows = rows;
+        flat->row_room = room;
+    }
+    flat->rows[flat->row_count++] = (Row){length, end};
     return 1;
 }
 
@@ -78,7 +106,7 @@ static const char *skip_space(const char *p, const char *end)
 enum { REACH = 24 }; /* so many bytes before a number's end are read */
 
 #if EIGHT_AT_ONCE
-/* The number that the last `count` (0 to 8) of the eight bytes before `end` are; `odd` keeps bits if one is no digit. */
+/* The number that the last `count` (0 to 8) of the eight bytes before `end` are; `odd` gets bits if one is no digit. */
 static inline uint64_t last_digits(const char *end, int count, uint64_t *odd)
 {
     uint64_t text;
@@ -178,9 +206,9 @@ static int read_any(const char *s, const char *end, Kind kind, void *place)
     }
     if (p - text != end - s)
         return 0;
-    if (kind == INTS) {
+    if (kind != FLOATS) {
         int32_t number = (int32_t)mantissa;
-        if (!whole || mantissa > INT32_MAX)
+        if (!whole || mantissa > INT32_MAX || (negative && kind == TOKENS))
             return 0;
         number = negative ? -number : number;
         memcpy(place, &number, 4);
@@ -278,37 +306,72 @@ static inline int lowest(uint64_t bits)
 #endif
 }
 
-/* The numbers from p on, to the end of their row; NULL = there is something else. `text` is where reading back ends. */
-static const char *read_row(const char *p, const char *text, const char *end, Kind kind, Flat *flat)
+/* A row of tokens, and which of `tokens` it begins with. */
+typedef struct {
+    const Flat *tokens;
+    const Row *row;
+    size_t first;
+} Same;
+
+/* The masks of a row usually are its tokens, from the first that was sampled to the end: the same text, which then is
+ * compared and not read again. There is room for them. NULL = it is another text. */
+static const char *repeat(const char *start, const char *end, const Same *same, size_t index, Flat *flat)
 {
+    if (same->row == NULL || index >= same->row->length)
+        return NULL;
+    const char *text = same->tokens->starts[same->first + index];
+    size_t size = (size_t)(same->row->end - text), count = same->row->length - index;
+    if ((size_t)(end - start) <= size || start[size] != ']' || memcmp(start, text, size) != 0)
+        return NULL;
+    memcpy(flat->values + 4 * flat->count, same->tokens->values + 4 * (same->first + index), 4 * count);
+    flat->count += count;
+    return start + size;
+}
+
+/* The numbers from p on, to the end of their row; NULL = there is something else. `text` is where reading back ends. */
+static const char *read_row(const char *p, const char *text, const char *end, Kind kind, const Same *same, Flat *flat)
+{
+    size_t before = flat->count;
+    int sampled = 0;
     for (const char *block = p; block < end; block += 64) {
         char last[64] = {0};
         uint64_t found = separators(end - block >= 64 ? block : memcpy(last, block, (size_t)(end - block)));
-        if (flat->room - flat->count < 64 && !grow(&flat->values, &flat->room, 4))
+        if (!make_room(flat, 64))
             return NULL;
-        char *place = (char *)flat->values + 4 * flat->count;
+        char *place = flat->values + 4 * flat->count;
+        const char **begins = flat->starts + flat->count;
         for (; found; found &= found - 1, place += 4) {
             const char *stop = block + lowest(found);
             const char *start = p + (*p == ' '); /* as Python's json writes it */
-            int plain = stop - text >= REACH &&
-                        (kind == INTS ? read_int(start, stop, place) : read_float(start, stop, place));
+            if (kind == TOKENS)
+                *begins++ = start;
+            if (kind == MASKS && sampled != (*start != '-') && (sampled = !sampled)) {
+                flat->count = (size_t)(place - flat->values) / 4;
+                const char *behind = repeat(start, end, same, flat->count - before, flat);
+                if (behind != NULL)
+                    return behind;
+            }
+            int plain = stop - text >= REACH && !(kind == TOKENS && *start == '-') &&
+                        (kind == FLOATS ? read_float(start, stop, place) : read_int(start, stop, place));
             if (!plain && !read_any(p, stop, kind, place))
                 return NULL;
             p = stop + 1;
             if (*stop == ']') {
-                flat->count = (size_t)(place + 4 - (char *)flat->values) / 4;
+                flat->count = (size_t)(place + 4 - flat->values) / 4;
                 return stop;
             }
         }
-        flat->count = (size_t)(place - (char *)flat->values) / 4;
+        flat->count = (size_t)(place - flat->values) / 4;
     }
     return NULL;
 }
 
-/* The list of lists of numbers at p, to behind its end; NULL = it is something else. */
-static const char *read_rows(const char *p, const char *text, const char *end, Kind kind, Flat *flat)
+/* The list of lists of numbers at p, to behind its end; NULL = it is something else. `tokens`: those read before. */
+static const char *read_rows(
+    const char *p, const char *text, const char *end, Kind kind, const Flat *tokens, Flat *flat)
 {
-    flat->count = flat->rows = 0;
+    Same same = {tokens, NULL, 0};
+    flat->count = flat->row_count = 0;
     if (*p != '[')
         return NULL;
     do {
@@ -316,14 +379,15 @@ static const char *read_rows(const char *p, const char *text, const char *end, K
         if (p == end || *p != '[')
             return NULL;
         size_t before = flat->count;
+        same.row = tokens != NULL && flat->row_count < tokens->row_count ? &tokens->rows[flat->row_count] : NULL;
+        if (same.row != NULL && !make_room(flat, same.row->length))
+            return NULL;
         p = skip_space(p + 1, end);
         if (p < end && *p != ']')
-            p = read_row(p, text, end, kind, flat);
-        if (p == NULL || p == end || *p != ']')
+            p = read_row(p, text, end, kind, &same, flat);
+        if (p == NULL || p == end || *p != ']' || !add_row(flat, flat->count - before, p))
             return NULL;
-        if (flat->rows == flat->rows_room && !grow((void **)&flat->lengths, &flat->rows_room, sizeof *flat->lengths))
-            return NULL;
-        flat->lengths[flat->rows++] = flat->count - before;
+        same.first += same.row != NULL ? same.row->length : 0;
         p = skip_space(p + 1, end);
     } while (p < end && *p == ',');
     return p < end && *p == ']' ? p + 1 : NULL;
@@ -379,10 +443,10 @@ static int find_field(const char *name, size_t length)
 static int keep(PyObject *taken, int field, const Flat *flat)
 {
     PyObject *values = PyBytes_FromStringAndSize(flat->values, (Py_ssize_t)(4 * flat->count));
-    PyObject *lengths = PyList_New((Py_ssize_t)flat->rows);
+    PyObject *lengths = PyList_New((Py_ssize_t)flat->row_count);
     int kept = values != NULL && lengths != NULL;
-    for (size_t row = 0; kept && row < flat->rows; row++) {
-        PyObject *length = PyLong_FromSize_t(flat->lengths[row]);
+    for (size_t row = 0; kept && row < flat->row_count; row++) {
+        PyObject *length = PyLong_FromSize_t(flat->rows[row].length);
         kept = length != NULL && PyList_SetItem(lengths, (Py_ssize_t)row, length) == 0;
     }
     PyObject *pair = kept ? PyTuple_Pack(2, values, lengths) : NULL;
@@ -421,7 +485,7 @@ static PyObject *without(const char *text, const char *end, const Span *spans, i
 static PyObject *take(PyObject *module, PyObject *body)
 {
     (void)module;
-    static Flat flat; /* used again and again, under the interpreter's lock */
+    static Flat tokens, others; /* used again and again, under the interpreter's lock */
     Py_buffer view;
     if (PyObject_GetBuffer(body, &view, PyBUF_SIMPLE) != 0)
         return NULL;
@@ -430,6 +494,7 @@ static PyObject *take(PyObject *module, PyObject *body)
         goto done;
     const char *text = view.buf, *end = text + view.len;
     Span spans[FIELD_COUNT];
+    const Flat *known = NULL;
     int count = 0, seen[FIELD_COUNT] = {0};
     const char *p = skip_space(text, end);
     if (p == end || *p != '{')
@@ -447,10 +512,12 @@ static PyObject *take(PyObject *module, PyObject *body)
         p = skip_space(p + 1, end);
         const char *behind = NULL;
         if (p < end && field >= 0 && !seen[field]++) /* the first of a name counts, as it does for simdjson */
-            behind = read_rows(p, text, end, FIELDS[field].kind, &flat);
+            behind = read_rows(p, text, end, FIELDS[field].kind, known, field == 0 ? &tokens : &others);
         if (behind != NULL) {
-            if (!keep(taken, field, &flat))
+            if (!keep(taken, field, field == 0 ? &tokens : &others))
                 goto done;
+            if (field == 0)
+                known = &tokens;
             spans[count++] = (Span){p, behind};
         }
         p = skip_space(behind != NULL ? behind : skip_value(p, end), end);
