@@ -162,35 +162,43 @@ class Pacing:
         not be counted from here on.
         """
         group = environment, instance, prompt
+        self._started.pop(group, None)
         own = [key for key, credit in self._credits.items() if prompt and credit.group == group]
-        late = self._late.pop(group, None)
-        if own or late is not None:
-            self._learn(group, own, late, now)
-        else:
-            own = [
+        if not own and group not in self._late:
+            others = [
                 key
                 for key, credit in self._credits.items()
                 if (credit.environment, credit.instance) == (environment, instance)
             ]
-        for key in sorted(own, key=lambda key: self._credits[key].sampled_at is None):
-            if sequences <= 0:
+            self._settle(sorted(others, key=lambda key: self._credits[key].sampled_at is None), sequences)
+            return
+        # Several groups of one prompt: what ended last is most likely what comes now.
+        own.sort(key=lambda key: self._credits[key].sampled_at or float("-inf"), reverse=True)
+        missing, ended = self._settle(own, sequences)
+        late = self._late.pop(group, None) if missing else None
+        # It was given up too early; long ago, it was an earlier group of the same prompt that never came.
+        if late is not None and now is not None and now - late.sampled_at <= SAMPLING_SECONDS:
+            self._yield = min(1.0, self._yield / (1.0 - _MEMORY) ** late.credits)
+            ended.append(late.sampled_at)
+        if ended and now is not None:
+            self._delays.saw(environment, now - min(ended))
+
+    def _settle(self, keys: Sequence[Key], sequences: int) -> tuple[int, list[float]]:
+        """Take so many sequences off these credits, in this order: how many are missing, and when they were sampled."""
+        ended = []
+        for key in keys:
+            if not sequences:
                 break
             credit = self._credits[key]
+            if credit.sampled_at is not None:
+                ended.append(credit.sampled_at)
             taken = min(sequences, credit.sequences)
             sequences -= taken
             credit.sequences -= taken
             if not credit.sequences:
                 del self._credits[key]
                 self._yield += _MEMORY * (1.0 - self._yield)
-        self._started.pop(group, None)
-
-    def _learn(self, group: Prompt, own: Sequence[Key], late: _Late | None, now: float | None) -> None:
-        ended = [at for key in own if (at := self._credits[key].sampled_at) is not None]
-        if late is not None:
-            ended.append(late.sampled_at)
-            self._yield = min(1.0, self._yield / (1.0 - _MEMORY) ** late.credits)  # they were given up too early
-        if ended and now is not None:
-            self._delays.saw(group[0], now - min(ended))
+        return sequences, ended
 
     def expire(self, now: float) -> None:
         expired = [key for key, credit in self._credits.items() if credit.deadline <= now]

@@ -195,6 +195,27 @@ class TestLearning:
             pacing.expire(100.0 * number + EXPECTED_SECONDS)
             assert pacing.running == 0
 
+    def test_groups_of_one_prompt_that_never_came_do_not_make_those_that_come_look_slow(self) -> None:
+        """An environment with a single prompt throws every other group away."""
+        pacing = Pacing()
+        for number in range(100):
+            now = 10.0 * number
+            self.one(pacing, f"dropped{number}", now, b"same")
+            self.one(pacing, f"posted{number}", now + 1, b"same")
+            pacing.posted("e", "i", 4, b"same", now + 3)
+        self.one(pacing, "last", 5000.0, b"same")
+        pacing.expire(5000.0 + EXPECTED_SECONDS)
+        assert pacing.running == 0
+
+    def test_a_prompt_that_comes_again_much_later_teaches_nothing(self) -> None:
+        pacing = Pacing()
+        self.one(pacing, "first", 0.0)
+        pacing.expire(EXPECTED_SECONDS)
+        pacing.posted("e", "i", 4, b"p", SAMPLING_SECONDS + 1)
+        self.one(pacing, "next", 1000.0, b"q")
+        pacing.expire(1000.0 + EXPECTED_SECONDS)
+        assert pacing.running == 0
+
     def test_a_group_settles_its_own_credits_not_older_ones(self) -> None:
         pacing = Pacing()
         self.one(pacing, "old", 0.0, b"old")
