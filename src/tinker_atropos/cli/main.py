@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -110,6 +111,11 @@ def main() -> None:
     """Entry point; a bad run file ends with its problems, one a line, and status 78."""
     from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
 
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        click.echo("Error: the current folder is not there any more; change to one that is", err=True)
+        sys.exit(1)
     try:
         cli()
     except InvalidRunError as error:

@@ -43,12 +43,12 @@ def command(file: Path, environment_command: tuple[str, ...], local_model: str |
         if output == "text":
             raise
         problems = [dataclasses.asdict(problem) for problem in error.problems]
-        click.echo(json.dumps({"name": None, "valid": False, "problems": problems, "warnings": []}, ensure_ascii=False))
+        click.echo(json.dumps({"name": None, "valid": False, "problems": problems, "warnings": []}))
         sys.exit(CONFIG_ERROR)
     if output == "json":
         warnings = [dataclasses.asdict(warning) for warning in run.warnings]
         answer = {"name": run.name, "valid": True, "problems": [], "warnings": warnings}
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        click.echo(json.dumps(answer))
         return
     for warning in run.warnings:
         click.secho("warning: ", fg="yellow", nl=False, err=True)

@@ -61,7 +61,8 @@ def command(
         run, key = _checked(file, environment_command, local_model)
         refused = malformed_key() if run.spec.tinker_api.local is None else None
         if refused is None:
-            _run(run, file, key, data or _default_folder(run.name), output)
+            # Absolute: the environments' processes have another working directory.
+            _run(run, file, key, (data or _default_folder(run.name)).absolute(), output)
         elif output == "json":
             _answer(KEY_REFUSED, refused, data, None)
         else:
@@ -167,4 +168,4 @@ def _answer(status: int, message: str, data: Path | None, report: ProgressReport
     """The result in JSON."""
     found = report.model_dump(by_alias=True, exclude_none=True) if report else None
     answer = {"status": status, "message": message, "data": str(data) if data else None, "report": found, **more}
-    click.echo(json.dumps(answer, ensure_ascii=False))
+    click.echo(json.dumps(answer))

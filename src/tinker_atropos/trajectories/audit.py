@@ -81,25 +81,24 @@ def command(run: str, token: str | None, token_file: Path | None, store_password
     """
     from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.trajectories import audited
-    from tinker_atropos.trajectories.store.address import with_password
 
     try:
         if run.startswith(("http://", "https://")):
             entries, stored = audited.of_server(run.rstrip("/"), read_token(token_file) or token)
         elif run.startswith(("redis://", "rediss://", "unix://")):
-            entries, stored = audited.of_redis(with_password(run, store_password))
+            entries, stored = audited.of_redis(run, store_password)
         else:
             entries, stored = audited.of_directory(Path(run))
         result = balance(entries, stored)
     except audited.NoLedgerError as error:
         if output == "json":
-            click.echo(json.dumps({"balanced": None, "error": str(error)}, ensure_ascii=False))
+            click.echo(json.dumps({"balanced": None, "error": str(error)}))
             raise SystemExit(1) from None
         raise click.ClickException(str(error)) from None
     except (KeyError, TypeError) as error:
         raise click.ClickException(f"{run} does not give a ledger as this version knows it ({error})") from None
     if output == "json":
-        click.echo(json.dumps(_plain(result, stored), ensure_ascii=False))
+        click.echo(json.dumps(_plain(result, stored)))
         raise SystemExit(1 if result.faults else 0)
     _tell(result, stored)
 

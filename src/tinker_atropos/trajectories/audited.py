@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import redis.exceptions
@@ -13,6 +15,7 @@ import redis.exceptions
 from tinker_atropos.protocol.identity import AUTHORIZATION_HEADER, bearer
 from tinker_atropos.trajectories.ledger import Ledger
 from tinker_atropos.trajectories.store import Recovered, StoreCorruptError, StoreUnavailableError
+from tinker_atropos.trajectories.store.address import with_password
 from tinker_atropos.trajectories.store.embedded import look_into
 from tinker_atropos.trajectories.store.redis import look_into_redis
 
@@ -28,6 +31,12 @@ class NoLedgerError(Exception):
 
 def of_server(url: str, token: str | None) -> tuple[Entries, int]:
     """Entries and number of acknowledged groups of a running trajectory server."""
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        host = None
+    if not host:
+        raise NoLedgerError(f"{url} is no URL; give one such as http://127.0.0.1:8000")
     headers = {AUTHORIZATION_HEADER: bearer(token)} if token else {}
     entries: list[dict[str, Any]] = []
     after: int | None = 0
@@ -44,7 +53,7 @@ def of_server(url: str, token: str | None) -> tuple[Entries, int]:
                 page = answer.json()
                 entries += page["entries"]
                 after, stored = page["next"], int(page["sums"]["stored"])
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, UnicodeError):
         raise NoLedgerError(f"{url} is no URL; give one such as http://127.0.0.1:8000") from None
     except httpx.TimeoutException:
         raise NoLedgerError(f"{url}: no answer came in 60 s; is that the trajectory server's HTTP port?") from None
@@ -64,10 +73,11 @@ def of_directory(directory: Path) -> tuple[Entries, int]:
     return _of_recovered(lambda: look_into(_store_in(directory)), str(directory))
 
 
-def of_redis(address: str) -> tuple[Entries, int]:
+def of_redis(address: str, password: str | None) -> tuple[Entries, int]:
     """The same of a run on a Redis server, whether it is going on or not."""
     try:
-        return _of_recovered(lambda: asyncio.run(look_into_redis(address)), address.rpartition("@")[2])
+        whole = with_password(address, password)
+        return _of_recovered(lambda: asyncio.run(look_into_redis(whole)), address.rpartition("@")[2])
     except (StoreUnavailableError, redis.exceptions.RedisError, ValueError) as error:
         raise NoLedgerError(str(error)) from None
 
@@ -77,6 +87,8 @@ def _store_in(directory: Path) -> Path:
         if any(candidate.glob(_SEGMENTS)) or any(candidate.glob(_SNAPSHOTS)):
             return candidate
     if not directory.exists():
+        if re.fullmatch(r"[\w.-]+:\d+", str(directory)):
+            raise NoLedgerError(f"{directory} is not there; a server's URL begins with http://: http://{directory}")
         raise NoLedgerError(f"{directory} is not there; give a store's directory, or the URL of a running server")
     if not directory.is_dir():
         raise NoLedgerError(f"{directory} is no directory; give a store's directory, or the URL of a running server")

@@ -97,6 +97,15 @@ def test_a_bad_run_file_is_named_without_a_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    script = (
+        f"cd {tmp_path} && mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m tinker_atropos.cli.main run x"
+    )
+    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr == "Error: the current folder is not there any more; change to one that is\n"
+
+
 def test_completion_script() -> None:
     assert "_TINKER_ATROPOS_COMPLETE" in call("completion", "bash").stdout
 

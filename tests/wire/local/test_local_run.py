@@ -252,6 +252,29 @@ def test_a_plain_tinker_atropos_file(tmp_path: Path, data: Path, start: Start) -
     assert len(logged_steps(data)) == 3, "nothing was trained or saved again"
 
 
+def test_a_relative_data_folder_elsewhere_than_the_run_file(tmp_path: Path) -> None:
+    """The environment's working directory is the one that has its script, not this one."""
+    file = changed(tmp_path, lambda spec: spec["config"]["env"].update(total_steps=1))
+    here, script = tmp_path / "here", tmp_path / "examples" / "environments" / "last_digit.py"
+    here.mkdir()
+    script.parent.mkdir(parents=True)
+    script.write_text((ROOT / "examples" / "environments" / "last_digit.py").read_text())
+    arguments = [
+        sys.executable,
+        "-m",
+        "tinker_atropos.cli.main",
+        "run",
+        str(file),
+        "--data",
+        "data",
+        "--output",
+        "json",
+    ]
+    done = subprocess.run(arguments, cwd=here, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["data"] == str(here / "data")
+
+
 def test_a_part_that_is_not_ready_in_time(tmp_path: Path, data: Path, start: Start) -> None:
     def hasty(spec: dict[str, Any]) -> None:
         spec["deadlines"] = {"startup": "500ms"}

@@ -73,10 +73,13 @@ def test_a_foreign_server_is_told_apart(answer: tuple[int, bytes], reason: str) 
     ("target", "message"),
     [
         ("http://127.0.0.1:9", "http://127.0.0.1:9: nothing answers there; is the trajectory server running"),
+        ("http://", "is no URL; give one such as http://127.0.0.1:8000"),
+        ("localhost:8000", "a server's URL begins with http://: http://localhost:8000"),
         ("http://[::1", "is no URL; give one such as http://127.0.0.1:8000"),
         ("/nowhere", "/nowhere is not there; give a store's directory, or the URL of a running server"),
         ("redis://127.0.0.1:9/0", "the Redis store at 127.0.0.1:9: "),
         ("redis://127.0.0.1:x/0", "Error: "),
+        ("redis://[::1", "Error: "),
     ],
 )
 def test_what_cannot_be_audited_is_said(target: str, message: str) -> None:
