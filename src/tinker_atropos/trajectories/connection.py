@@ -7,7 +7,10 @@ client's kernel before the connection ended, and whether the client hung up on a
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import struct
+import termios
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,6 +26,7 @@ logger = logging.getLogger(__name__)
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _DRAIN_ABOVE = 1 << 20
 _LINGER_SECONDS = 5.0
+_FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.001, 0.25
 _SCRATCH = memoryview(bytearray(1 << 16))
 """Where heads and small bodies are received, one connection at a time: each is parsed before the next is received."""
 
@@ -54,8 +58,9 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
     stream: AsyncIterator[bytes] | None = None
     delivered: Callable[[bool], None] | None = None
-    """Called once: True when the client has the answer as far as can be known (it went on, or closed in order), False
-    when the connection ended before the last byte or was reset afterwards."""
+    """Called with True when the client has the answer as far as can be known (its kernel has all of a stream, it went
+    on, or closed in order), with False when the connection ended before the last byte or was reset afterwards; what is
+    called last counts."""
 
 
 def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -250,6 +255,7 @@ class Connection(asyncio.BufferedProtocol):
                 keep = isinstance(item, Request) and item.keep_alive
                 if response.stream is not None:
                     await self._send_stream(response, keep, not isinstance(item, Request) or item.chunks)
+                    await self._arrival()
                 elif not self._lost:
                     self._send(response, keep)
                 self._finish(keep, response)
@@ -294,12 +300,25 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.write(b"0\r\n\r\n")
 
+    async def _arrival(self) -> None:
+        """Until the client's kernel has acknowledged every byte, or the connection is lost."""
+        pause = _FIRST_LOOK_SECONDS
+        while not self._lost and (self._transport.get_write_buffer_size() or self._unacknowledged()):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOOK_SECONDS)
+
+    def _unacknowledged(self) -> int:
+        """Bytes that the kernel still holds for the client."""
+        connected = self._transport.get_extra_info("socket")
+        answer: bytes = fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4))
+        return int(struct.unpack("i", answer)[0])
+
     def _finish(self, keep: bool, response: Response) -> None:
-        """The answer is written; whoever asked is told once it is known whether it arrived."""
+        """The answer is written; whoever asked is told as soon as it is known whether it arrived."""
         if response.delivered is not None:
-            if self._lost:
-                response.delivered(False)
-            else:
+            if response.stream is not None or self._lost:
+                response.delivered(not self._lost)
+            if not self._lost:
                 self._unconfirmed = response.delivered
         if self._lost or (keep and not self._shutting):
             return

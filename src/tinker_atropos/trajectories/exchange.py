@@ -652,17 +652,18 @@ class Exchange:
         )
 
     def delivered(self, number: int, epoch: int, arrived: bool) -> None:
-        """What became of a batch's way to a plain trainer."""
+        """What became of a batch's way to a plain trainer; a reset may still follow when its kernel has it all."""
 
         async def settle() -> None:
             batch = self.ledger.batches.get(number)
-            if number in self._delivering and batch is not None and batch.epoch == epoch:
-                if arrived:
-                    await self._write(({"t": "arrived", "batch": number},))
-                else:
-                    logger.warning("batch %d did not reach the trainer: given back", number)
-                    await self._write_some(self.ledger.give_back(batch, "not delivered"))
-                self._delivering.discard(number)
+            if batch is None or batch.epoch != epoch or batch.state is not BatchState.LEASED:
+                return
+            if not arrived:
+                logger.warning("batch %d did not reach the trainer: given back", number)
+                await self._write(self.ledger.give_back(batch, "not delivered"))
+            elif number in self._delivering:
+                await self._write(({"t": "arrived", "batch": number},))
+            self._delivering.discard(number)
 
         task = asyncio.ensure_future(self._alone(settle))
         self._settling.add(task)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import socket
 import struct
@@ -425,6 +427,28 @@ class TestBatches:
         server.restart()
         assert server.numbers(server.get("/batch")) == [4, 5, 6, 7]
         assert server.get("/status")["current_step"] == 1
+
+    def test_a_batch_that_a_kept_connection_carried_stays_outstanding_over_a_crash(self, process_server: Any) -> None:
+        """The server dies before such a trainer's next request: what it has, and trains, is not handed out again."""
+        server = process_server
+        server.register(batch_size=16)
+        server.post("/scored_data_list", [server.group(number) for number in range(8)])
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)) as kept:
+            kept.request("GET", "/batch")
+            assert server.numbers(json.loads(kept.getresponse().read())) == [0, 1, 2, 3]
+            time.sleep(0.3)
+            server.restart()
+        assert server.numbers(server.get("/batch")) == [4, 5, 6, 7]
+        assert server.get("/status")["current_step"] == 1
+
+    def test_a_trainer_that_is_gone_before_it_read_what_its_kernel_has_did_not_get_it(self, server: Any) -> None:
+        server.register(batch_size=4)
+        server.post("/scored_data", server.group(1))
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"GET /batch HTTP/1.1\r\nHost: x\r\n\r\n")
+            time.sleep(0.3)  # all of it is in the kernel, and unread: closing resets the connection
+        wait_until(lambda: server.get("/status")["ledger"]["leased"] == 0)
+        assert server.numbers(server.get("/batch")) == [1]
 
     def test_before_registration_and_after_a_reset_it_says_so(self, server: Any) -> None:
         """AP-8."""
