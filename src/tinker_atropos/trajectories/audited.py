@@ -78,7 +78,7 @@ def of_redis(address: str, password: str | None) -> tuple[Entries, int]:
     try:
         whole = with_password(address, password)
         return _of_recovered(lambda: asyncio.run(look_into_redis(whole)), address.rpartition("@")[2])
-    except (StoreUnavailableError, redis.exceptions.RedisError, ValueError) as error:
+    except (StoreUnavailableError, redis.exceptions.RedisError) as error:
         raise NoLedgerError(str(error)) from None
 
 

@@ -102,6 +102,10 @@ def command(
     from tinker_atropos.trajectories.store.address import with_password
 
     logs.configure("trajectories", log_level)
+    scheme, separator, _ = store.partition("://")
+    if not store or (separator and scheme not in ("redis", "rediss", "unix")):
+        text = f"{store!r} is no place for a store; give a directory, or redis://HOST:PORT/DB?run=NAME"
+        raise click.BadParameter(text, param_hint="--store")
     if token_file is not None:
         token = read_token(token_file)
     try:

@@ -193,6 +193,11 @@ OPTIONS = {
     ),
     "a relay's peer that is none": ((*RELAY[:3], "--gateway", "x"), "'--gateway': 'x' is no URL"),
     "no size": (("trajectories", "--store", "x", "--compact-mb", "nan"), "'--compact-mb': nan is not a number"),
+    "a store of another kind": (
+        ("trajectories", "--store", "s3://bucket/run", "--port", "0", "--grpc-port", "0"),
+        "'s3://bucket/run' is no place for a store; give a directory, or redis://HOST:PORT/DB?run=NAME",
+    ),
+    "no store": (("trajectories", "--store", "", "--port", "0", "--grpc-port", "0"), "'' is no place for a store"),
     "half a program": (("run", "x", "--environment-command", "python 'x"), "cannot be split into words"),
 }
 

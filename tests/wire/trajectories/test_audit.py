@@ -78,8 +78,8 @@ def test_a_foreign_server_is_told_apart(answer: tuple[int, bytes], reason: str) 
         ("http://[::1", "is no URL; give one such as http://127.0.0.1:8000"),
         ("/nowhere", "/nowhere is not there; give a store's directory, or the URL of a running server"),
         ("redis://127.0.0.1:9/0", "the Redis store at 127.0.0.1:9: "),
-        ("redis://127.0.0.1:x/0", "Error: "),
-        ("redis://[::1", "Error: "),
+        ("redis://127.0.0.1:x/0", "redis://127.0.0.1:x/0 is no address; write it like redis://HOST:6379/0?run=NAME"),
+        ("redis://[::1", "redis://[::1 is no address; write it like redis://HOST:6379/0?run=NAME"),
     ],
 )
 def test_what_cannot_be_audited_is_said(target: str, message: str) -> None:

@@ -10,7 +10,10 @@ def with_password(address: str, password: str | None) -> str:
 
     A password that the address has already is kept.
     """
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return address  # who opens the store says what is wrong with it
     if not password or parts.scheme not in ("redis", "rediss") or "@" in parts.netloc:
         return address
     return urlunsplit(parts._replace(netloc=f":{quote(password, safe='')}@{parts.netloc}"))

@@ -63,7 +63,12 @@ class RedisStore:
     """A `Store` on a Redis server. `url` may end in ?run=NAME, which keeps several runs on one server apart."""
 
     def __init__(self, url: str, fold: Fold, *, journal_bytes: int = JOURNAL_BYTES) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port  # refused only when it is asked for
+        except ValueError:
+            given = url.rpartition("@")[2]
+            raise StoreUnavailableError(f"{given} is no address; write it like redis://HOST:6379/0?run=NAME") from None
         query = parse_qs(parts.query)
         run = query.pop(_RUN_PARAMETER, ["run"])[-1]
         self._url = urlunsplit(parts._replace(query=urlencode(query, doseq=True)))
