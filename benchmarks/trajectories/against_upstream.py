@@ -1,59 +1,53 @@
-"""Durable posts, first /batch and /status-env: this server beside upstream's run-api in the same run, alternating.
+"""Durable posts: this server beside upstream's run-api in the same run, alternating, each on one core.
 
-    python benchmarks/trajectories/against_upstream.py --script PATH/bench_run_api.py
+    python benchmarks/trajectories/against_upstream.py
 
-Uses the groups and the client of the shared load script, so both servers get exactly the same requests.
+The server is bound to one core and the client to another.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import importlib.util
 import json
+import os
 import statistics
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import client
 from servers import Server, save
 
-SHAPES = ((8, 512, 600), (16, 2048, 80))
+SHAPES = ((8, 512, 1000), (16, 2048, 120))
+REGISTER = {
+    "wandb_group": "g",
+    "wandb_project": "p",
+    "batch_size": 128,
+    "max_token_len": 4096,
+    "checkpoint_dir": "checkpoints",
+    "save_checkpoint_interval": 0,
+    "starting_step": 0,
+    "num_steps": 100_000,
+}
 
 
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_run_api", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def posts(
-    script: ModuleType, upstream: bool, shape: tuple[int, int, int], zipped: bool, clients: int
-) -> dict[str, float]:
-    sequences, tokens, count = shape
+def posts(upstream: bool, made: list[bytes], count: int, clients: int) -> dict[str, float]:
     if not upstream:
-        count *= 3
-    bodies = [json.dumps(script.make_group(sequences, tokens, seed, 0)).encode() for seed in range(4)]
-    headers = {}
-    if zipped:
-        bodies, headers = [gzip.compress(body) for body in bodies], {"Content-Encoding": "gzip"}
-    server = Server(upstream=upstream)
+        count *= 4
+    server = Server(upstream=upstream, core=0)
     try:
         server.start()
-        script.register(server.port)
-        script.call(server.port, "GET", "/batch")
-        script.register_env(server.port, sequences)
-        script.post_many(server.port, bodies, 20, clients, headers)
+        server.call("POST", "/register", REGISTER)
+        server.call("GET", "/batch")
+        fields = {"max_token_length": 2048, "desired_name": "bench", "weight": 1.0, "group_size": 16}
+        server.call("POST", "/register-env", fields)
+        client.post(server.port, made, 30, clients)
         cpu = server.cpu_seconds()
-        seconds, latencies, errors = script.post_many(server.port, bodies, count, clients, headers)
+        seconds, latencies = client.post(server.port, made, count, clients)
         cpu = server.cpu_seconds() - cpu
-        assert not errors, errors
         return {
             "groups_per_second": count / seconds,
             "cpu_ms_per_group": cpu / count * 1e3,
             "p50_ms": statistics.median(latencies) * 1e3,
+            "p99_ms": sorted(latencies)[int(len(latencies) * 0.99)] * 1e3,
         }
     finally:
         server.stop()
@@ -65,27 +59,32 @@ def median(runs: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--script", type=Path, required=True, help="the shared load script bench_run_api.py")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--clients", type=int, default=4)
     arguments = parser.parse_args()
-    script = load(arguments.script)
+    os.sched_setaffinity(0, {1})
     rows: list[dict[str, Any]] = []
-    for shape in SHAPES:
+    for sequences, length, count in SHAPES:
         for zipped in (False, True):
+            made = client.requests(sequences, length, zipped)
             runs: dict[bool, list[dict[str, float]]] = {True: [], False: []}
             for _ in range(arguments.repeat):
                 for upstream in (True, False):
-                    runs[upstream].append(posts(script, upstream, shape, zipped, arguments.clients))
+                    runs[upstream].append(posts(upstream, made, count, arguments.clients))
             theirs, ours = median(runs[True]), median(runs[False])
+            ratios = [
+                ours_run["groups_per_second"] / theirs_run["groups_per_second"]
+                for theirs_run, ours_run in zip(runs[True], runs[False], strict=True)
+            ]
             rows.append(
                 {
-                    "shape": f"{shape[0]}x{shape[1]}",
+                    "shape": f"{sequences}x{length}",
                     "encoding": "gzip" if zipped else "plain",
                     "clients": arguments.clients,
                     "upstream": theirs,
                     "ours": ours,
-                    "throughput_ratio": round(ours["groups_per_second"] / theirs["groups_per_second"], 2),
+                    "throughput_ratio": round(statistics.median(ratios), 2),
+                    "throughput_ratios": [round(ratio, 2) for ratio in ratios],
                     "cpu_ratio": round(theirs["cpu_ms_per_group"] / ours["cpu_ms_per_group"], 2),
                 }
             )

@@ -34,10 +34,11 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process; `upstream` = atroposlib's run-api."""
+    """A server process, on a core of its own if one is named; `upstream` = atroposlib's run-api."""
 
-    def __init__(self, *, upstream: bool = False, store: str = "") -> None:
+    def __init__(self, *, upstream: bool = False, store: str = "", core: int | None = None) -> None:
         self.upstream = upstream
+        self.core = core
         self.folder = Path(tempfile.mkdtemp(prefix="trajectories-"))
         self.store = store or str(self.folder / "store")
         self.port, self.grpc_port = free_port(), free_port()
@@ -52,6 +53,8 @@ class Server:
         else:
             command = [sys.executable, "-m", "tinker_atropos.cli.main", "trajectories", "--port", str(self.port)]
             command += ["--grpc-port", str(self.grpc_port), "--store", self.store, "--log-level", "ERROR"]
+        if self.core is not None:
+            command = ["taskset", "-c", str(self.core), *command]
         started = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while True:
@@ -87,9 +90,10 @@ class Server:
         return int(self.rpc.Takeover(pb.TakeoverRequest(settings=wanted)).epoch)
 
     def cpu_seconds(self) -> float:
+        """Of all its threads; finer than the clock ticks of /proc/PID/stat."""
         assert self.process is not None
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
     def resident_bytes(self) -> int:
         assert self.process is not None
