@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from peer_processes import BATCH, GROUP, KEY, Program, Server, end_of, group, until
 from tinker_atropos.protocol import exit_codes
+from tinker_atropos.run import yaml_text
 from tinker_atropos.trajectories.audit import command as audit
 from tinker_atropos.trajectories.store.segment import scan
 
@@ -205,9 +206,10 @@ def test_refused_at_the_start(
 def test_a_model_that_is_not_offered(server: Server, trainer: MakeTrainer) -> None:
     program = trainer(3)
     config = Path(program.arguments[2])
-    config.write_text(
-        config.read_text().replace("  tinkerAPI:", "    openai: [{model_name: tinker-atropos/tinny}]\n  tinkerAPI:")
-    )
+    document = yaml_text.load_all(config.read_text())[0]
+    document["spec"]["config"]["openai"] = [{"model_name": "tinker-atropos/tinny"}]
+    document["spec"]["tinkerAPI"] = {"baseURL": "http://of-the-command-line"}
+    config.write_text(yaml_text.dump(document))
     assert program.start().wait() == exit_codes.CONFIG_ERROR, program.text()
     assert "did you mean 'tinker-atropos/tiny'?" in end_of(program)["message"]
 
