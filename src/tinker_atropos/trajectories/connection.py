@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import httptools
@@ -72,7 +72,16 @@ def error_response(status: int, message: str, **more: object) -> Response:
     return json_response({"status": "error", "message": message, **more}, status, headers)
 
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An answer that is made when something is done: the price of a future, not that of a task."""
+
+    done: asyncio.Future[Any]
+    answer: Callable[[], Response]
+    """Called then."""
+
+
+Handler = Callable[[Request], Response | Later | Awaitable[Response]]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -89,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[Request | Response] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._busy = False  # an answer is under way
         self._lost = False
         self._closing = False  # nothing more is read
         self._shutting = False
@@ -151,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             self._confirm(exc is None and not self._hung_up)
 
     def eof_received(self) -> None:
-        self._hung_up = self._task is not None or self._transport.get_write_buffer_size() > 0
+        self._hung_up = self._busy or self._transport.get_write_buffer_size() > 0
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -221,51 +231,68 @@ class Connection(asyncio.BufferedProtocol):
         self._take(error_response(status, message))
 
     def _take(self, item: Request | Response) -> None:
-        if self._task is not None:
-            self._waiting.append(item)
-            if len(self._waiting) > 1:
-                self._transport.pause_reading()
+        if not self._busy:
+            self._serve(item)
             return
-        answer = self._answer(item)
+        self._waiting.append(item)
+        if len(self._waiting) > 1:
+            self._transport.pause_reading()
+
+    def _serve(self, item: Request | Response) -> None:
+        try:
+            answer = self._handler(item) if isinstance(item, Request) else item
+        except Exception as error:
+            answer = self._failed(item, error)
         if isinstance(answer, Response) and answer.stream is None:
-            keep = isinstance(item, Request) and item.keep_alive
-            self._send(answer, keep)
-            self._finish(keep, answer)
+            self._reply(item, answer)
+            return
+        self._busy = True
+        if isinstance(answer, Later):
+            answer.done.add_done_callback(lambda _: self._reply_now(item, answer))
         else:
             self._task = asyncio.create_task(self._run(item, answer))
 
-    def _answer(self, item: Request | Response) -> Response | Awaitable[Response]:
-        if isinstance(item, Response):
-            return item
+    def _reply_now(self, item: Request | Response, later: Later) -> None:
         try:
-            return self._handler(item)
-        except Exception:
-            logger.exception("%s %s failed", item.method, item.path)
-            return error_response(500, "an error of this server; its log tells more")
+            response = later.answer()
+        except Exception as error:
+            response = self._failed(item, error)
+        self._reply(item, response)
+        self._next()
 
     async def _run(self, item: Request | Response, answer: Response | Awaitable[Response]) -> None:
         try:
-            while True:
-                try:
-                    response = answer if isinstance(answer, Response) else await answer
-                except Exception:
-                    where = f"{item.method} {item.path}" if isinstance(item, Request) else "an answer"
-                    logger.exception("%s failed", where)
-                    response = error_response(500, "an error of this server; its log tells more")
-                keep = isinstance(item, Request) and item.keep_alive
-                if response.stream is not None:
-                    await self._send_stream(response, keep, not isinstance(item, Request) or item.chunks)
-                    await self._arrival()
-                elif not self._lost:
-                    self._send(response, keep)
-                self._finish(keep, response)
-                if not self._waiting or self._lost:
-                    break
-                item = self._waiting.popleft()
-                self._transport.resume_reading()
-                answer = self._answer(item)
-        finally:
-            self._task = None
+            response = answer if isinstance(answer, Response) else await answer
+        except Exception as error:
+            response = self._failed(item, error)
+        if response.stream is None:
+            self._reply(item, response)
+        else:
+            keep = isinstance(item, Request) and item.keep_alive
+            await self._send_stream(response, keep, not isinstance(item, Request) or item.chunks)
+            await self._arrival()
+            self._finish(keep, response)
+        self._next()
+
+    def _next(self) -> None:
+        """Answer what waited."""
+        self._busy, self._task = False, None
+        while self._waiting and not self._busy and not self._lost:
+            item = self._waiting.popleft()
+            self._transport.resume_reading()
+            self._serve(item)
+
+    @staticmethod
+    def _failed(item: Request | Response, error: Exception) -> Response:
+        where = f"{item.method} {item.path}" if isinstance(item, Request) else "an answer"
+        logger.error("%s failed", where, exc_info=error)
+        return error_response(500, "an error of this server; its log tells more")
+
+    def _reply(self, item: Request | Response, response: Response) -> None:
+        keep = isinstance(item, Request) and item.keep_alive
+        if not self._lost:
+            self._send(response, keep)
+        self._finish(keep, response)
 
     def _head(self, response: Response, keep: bool, length: str) -> bytes:
         reason = _REASONS.get(response.status, "")
@@ -332,5 +359,5 @@ class Connection(asyncio.BufferedProtocol):
     def shut(self) -> None:
         """End after the answer that is under way."""
         self._shutting = True
-        if self._task is None:
+        if not self._busy:
             self._transport.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -82,25 +82,6 @@ class _Signal:
         return self._future
 
 
-async def _settled(future: asyncio.Future[None], seconds: float) -> bool:
-    """Wait for a future without owning it; what asyncio.wait does, at a fifth of its price."""
-    if not future.done():
-        loop = future.get_loop()
-        waiter = loop.create_future()
-
-        def release(*_: object) -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        timer = loop.call_later(seconds, release)
-        future.add_done_callback(release)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-    return future.done()
-
-
 class Exchange:
     """One run's trajectories."""
 
@@ -124,6 +105,8 @@ class Exchange:
         self._moves = asyncio.Lock()
         self._changed = _Signal()
         self._policy_changed = _Signal()
+        self._promised: deque[tuple[float, asyncio.Future[Stored]]] = deque()
+        self._overdue: asyncio.TimerHandle | None = None
         self._storing: dict[tuple[object, ...], tuple[int, asyncio.Future[None], Callable[[], bool]]] = {}
         self._lost: dict[Mark, tuple[int, float]] = {}
         self._prompts: dict[tuple[str, bytes], str] = {}
@@ -244,27 +227,45 @@ class Exchange:
 
         return find
 
-    async def post(
+    def post(
         self,
         post: Post,
         environment: str,
         instance: str,
         post_id: str = "",
         hung_up: Callable[[], bool] = lambda: False,
-    ) -> Stored:
+    ) -> asyncio.Future[Stored]:
         """Store a group, unless it is one that was stored before and comes again because its answer got lost.
 
         The same post id is the same post. Without one (no relay in between) the same content is, but only if the answer
         to the first is known to have been lost, or may have been in a crash: equal groups are not duplicates as such.
         """
         mark = (environment, instance, crc32(post.payload), len(post.payload))
-        before = await (
-            self._find_post(environment, instance, post_id) if post_id else self._find_lost(mark, post.payload)
-        )
+        key: tuple[object, ...] = (environment, instance, post_id) if post_id else mark
+        under_way = self._storing.get(key)
+        if post_id:
+            again = under_way is not None or self.ledger.find_post(environment, instance, post_id) is not None
+        else:
+            again = mark in self._lost or (under_way is not None and under_way[2]())
+        if again or self._full():
+            return asyncio.ensure_future(self._post_with_care(post, mark, key, post_id, hung_up))
+        return self._store_post(post, mark, key, post_id, hung_up)
+
+    async def _post_with_care(
+        self, post: Post, mark: Mark, key: tuple[object, ...], post_id: str, hung_up: Callable[[], bool]
+    ) -> Stored:
+        """A post that perhaps came before, or that has to wait for room."""
+        before = await (self._find_post(*mark[:2], post_id) if post_id else self._find_lost(mark, post.payload))
         if before is not None:
             self.metrics.duplicate("id" if post_id else "content")
             return Stored(before, mark, duplicate=True)
         await self._wait_for_room()
+        return await self._store_post(post, mark, key, post_id, hung_up)
+
+    def _store_post(
+        self, post: Post, mark: Mark, key: tuple[object, ...], post_id: str, hung_up: Callable[[], bool]
+    ) -> asyncio.Future[Stored]:
+        environment, instance, checksum, size = mark
         number, self._next_group = self._next_group, self._next_group + 1
         event: Event = {
             "t": "stored",
@@ -275,8 +276,8 @@ class Exchange:
             "tok": post.tokens,
             "smp": post.sampled,
             "at": self._clock(),
-            "crc": mark[2],
-            "len": mark[3],
+            "crc": checksum,
+            "len": size,
         }
         if post.oldest is not None:
             event["ver"] = list(post.oldest)
@@ -284,16 +285,48 @@ class Exchange:
             event["post"] = post_id
         self._posting[number] = post.prompt
         future = self._write((event,), (number, post.payload))
-        future.add_done_callback(lambda _: self._posting.pop(number, None))
-        key: tuple[object, ...] = (environment, instance, post_id) if post_id else mark
         self._storing[key] = (number, future, hung_up)
-        future.add_done_callback(lambda _: self._storing.pop(key, None))
-        if not await _settled(future, STORE_SECONDS):
-            raise StoreUnavailableError("the store does not answer; whether it took the group is not known yet")
-        future.result()
-        self._latest = number
-        self._look_at_prompt(environment, instance, post.prompt)
-        return Stored(number, mark)
+        stored = self._promise()
+
+        def written(done: asyncio.Future[None]) -> None:
+            self._posting.pop(number, None)
+            self._storing.pop(key, None)
+            if stored.done():
+                return
+            error = done.exception()
+            if error is not None:
+                stored.set_exception(error)
+                return
+            self._latest = number
+            self._look_at_prompt(environment, instance, post.prompt)
+            stored.set_result(Stored(number, mark))
+
+        future.add_done_callback(written)
+        return stored
+
+    def _promise(self) -> asyncio.Future[Stored]:
+        """What a post's caller waits for, not longer than STORE_SECONDS; one timer is for all of them."""
+        loop = asyncio.get_running_loop()
+        promise: asyncio.Future[Stored] = loop.create_future()
+        while self._promised and self._promised[0][1].done():
+            self._promised.popleft()
+        self._promised.append((loop.time() + STORE_SECONDS, promise))
+        if self._overdue is None:
+            self._overdue = loop.call_later(STORE_SECONDS, self._break_promises)
+        return promise
+
+    def _break_promises(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._overdue = None
+        while self._promised:
+            deadline, promise = self._promised[0]
+            if not promise.done():
+                if deadline > loop.time():
+                    self._overdue = loop.call_at(deadline, self._break_promises)
+                    return
+                message = "the store does not answer; whether it took the group is not known yet"
+                promise.set_exception(StoreUnavailableError(message))
+            self._promised.popleft()
 
     async def _find_post(self, environment: str, instance: str, post_id: str) -> int | None:
         under_way = self._storing.get((environment, instance, post_id))

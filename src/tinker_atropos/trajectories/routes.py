@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import uuid
@@ -17,7 +18,7 @@ from isal import isal_zlib
 
 from tinker_atropos.protocol.identity import ENVIRONMENT_HEADER, INSTANCE_HEADER, POST_HEADER, bearer
 from tinker_atropos.trajectories import batches
-from tinker_atropos.trajectories.connection import Request, Response, error_response, json_response
+from tinker_atropos.trajectories.connection import Handler, Later, Request, Response, error_response, json_response
 from tinker_atropos.trajectories.exchange import Exchange, Stored
 from tinker_atropos.trajectories.ledger import Batch
 from tinker_atropos.trajectories.posts import InvalidPostError, Post, parse, parse_group, read_post
@@ -28,6 +29,8 @@ _ENVIRONMENT = ENVIRONMENT_HEADER.lower()
 _INSTANCE = INSTANCE_HEADER.lower()
 _POST = POST_HEADER.lower()
 T = TypeVar("T")
+_RECEIVED = orjson.dumps({"status": "received"})
+_RECEIVED_AGAIN = orjson.dumps({"status": "received", "duplicate": True})
 _OPEN = frozenset({"/healthz", "/readyz"})
 _GZIP_WBITS = 31
 _INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
@@ -39,6 +42,9 @@ class _RefusalError(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response = response
+
+
+_EXPECTED = (_RefusalError, StoreUnavailableError, StoreCorruptError, InvalidSettingsError)
 
 
 def _refuse(status: int, message: str, **more: object) -> _RefusalError:
@@ -57,7 +63,7 @@ class Routes:
         self._exchange = exchange
         self._bearer = bearer(token).encode() if token else b""
         self._max_body = max_body
-        self._routes: dict[tuple[str, str], Callable[[Request], Response | Awaitable[Response]]] = {
+        self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "/"): lambda _: json_response({"message": "AtroposLib API"}),
             ("GET", "/healthz"): lambda _: json_response({"status": "ok"}),
             ("GET", "/readyz"): self._readyz,
@@ -78,7 +84,7 @@ class Routes:
         }
         self._paths = {path for _, path in self._routes}
 
-    def __call__(self, request: Request) -> Response | Awaitable[Response]:
+    def __call__(self, request: Request) -> Response | Later | Awaitable[Response]:
         handler = self._routes.get((request.method, request.path))
         if handler is None:
             if request.path in self._paths:
@@ -91,17 +97,27 @@ class Routes:
         started = perf_counter()
         try:
             answer = handler(request)
-        except (_RefusalError, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
+        except _EXPECTED as error:
             answer = self._explain(error)
+        if isinstance(answer, Later):
+            return Later(answer.done, lambda: self._guarded(answer.answer, request.path, started))
         if not isinstance(answer, Response):
             return self._guard(answer, request.path, started)
         self._exchange.metrics.answered(request.path, perf_counter() - started)
         return answer
 
+    def _guarded(self, make: Callable[[], Response], path: str, started: float) -> Response:
+        try:
+            return make()
+        except _EXPECTED as error:
+            return self._explain(error)
+        finally:
+            self._exchange.metrics.answered(path, perf_counter() - started)
+
     async def _guard(self, answer: Awaitable[Response], path: str, started: float) -> Response:
         try:
             return await answer
-        except (_RefusalError, StoreUnavailableError, StoreCorruptError, InvalidSettingsError) as error:
+        except _EXPECTED as error:
             return self._explain(error)
         finally:
             self._exchange.metrics.answered(path, perf_counter() - started)
@@ -237,15 +253,17 @@ class Routes:
 
     # -- posts -------------------------------------------------------------------------------------------------------
 
-    async def _scored_data(self, request: Request) -> Response:
+    def _scored_data(self, request: Request) -> Later:
         environment, instance = self._identity(request)
         post = self._read(self._inflated(request), instance)
-        stored = await self._store(post, environment, instance, request.headers.get(_POST, ""), request.hung_up)
-        response = json_response(
-            {"status": "received", "duplicate": True} if stored.duplicate else {"status": "received"}
-        )
-        response.delivered = self._heard(stored)
-        return response
+        storing = self._store(post, environment, instance, request.headers.get(_POST, ""), request.hung_up)
+
+        def answer() -> Response:
+            stored = storing.result()
+            body = _RECEIVED_AGAIN if stored.duplicate else _RECEIVED
+            return Response(body=body, delivered=self._heard(stored))
+
+        return Later(storing, answer)
 
     def _heard(self, *stored: Stored) -> Callable[[bool], None]:
         def heard(arrived: bool) -> None:
@@ -265,14 +283,14 @@ class Routes:
             exchange.metrics.refused(error.where[0] if error.where else "body")
             raise _invalid(error) from None
 
-    async def _store(
+    def _store(
         self, post: Post, environment: str, instance: str, post_id: str, hung_up: Callable[[], bool]
-    ) -> Stored:
+    ) -> asyncio.Future[Stored]:
         if post.env_id is not None:
             self._exchange.ledger.registry.heard(post.env_id)
         environment, instance = self._exchange.environment_of(post.env_id, environment, instance)
         self._exchange.metrics.unknown_versions(post.unknown)
-        return await self._exchange.post(post, environment, instance, post_id, hung_up)
+        return self._exchange.post(post, environment, instance, post_id, hung_up)
 
     async def _scored_data_list(self, request: Request) -> Response:
         environment, instance = self._identity(request)
@@ -280,10 +298,12 @@ class Routes:
         if rejected and not posts:
             raise _refuse(422, f"[{rejected[0]['index']}]: {rejected[0]['message']}", rejected=rejected)
         post_id = request.headers.get(_POST, "")
-        stored = [
-            await self._store(post, environment, instance, f"{post_id}/{index}" if post_id else "", request.hung_up)
-            for index, post in posts
-        ]
+        stored = await asyncio.gather(
+            *(
+                self._store(post, environment, instance, f"{post_id}/{index}" if post_id else "", request.hung_up)
+                for index, post in posts
+            )
+        )
         answer: dict[str, object] = {"status": "received", "groups_processed": len(posts)}
         if rejected:
             answer["rejected"] = rejected

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
+from tinker_atropos.trajectories import exchange as exchange_module
 from tinker_atropos.trajectories.exchange import Exchange
 from tinker_atropos.trajectories.ledger import FencedError, GroupState, LedgerError, fold
 from tinker_atropos.trajectories.metrics import Metrics
@@ -52,6 +53,11 @@ class MemoryStore:
 
         self._task = asyncio.ensure_future(write())
         return future
+
+    def hold(self) -> asyncio.Future[None]:
+        """Nothing is written until this is done."""
+        self._last = asyncio.get_running_loop().create_future()
+        return self._last
 
     async def read(self, numbers: Sequence[int]) -> list[bytes]:
         try:
@@ -184,6 +190,25 @@ async def test_a_repetition_of_a_post_whose_client_hung_up_is_one() -> None:
     assert not (await first).duplicate
     assert not (await exchange.post(post("x"), "e", "i")).duplicate
     assert exchange.ledger.stored == 2
+    await exchange.close()
+
+
+async def test_a_store_that_does_not_answer_keeps_no_post_waiting_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them hears of it after its own time; what the store takes in the end is in the ledger."""
+    monkeypatch.setattr(exchange_module, "STORE_SECONDS", 0.1)
+    store = MemoryStore()
+    exchange = await opened(store)
+    gate = store.hold()
+    first = exchange.post(post("x"), "e", "i", "one")
+    await asyncio.sleep(0.05)
+    second = exchange.post(post("y"), "e", "i", "two")
+    for waiting in (first, second):
+        with pytest.raises(StoreUnavailableError, match="does not answer"):
+            await waiting
+    gate.set_result(None)
+    assert (await exchange.post(post("x"), "e", "i", "one")).duplicate
+    assert not (await exchange.post(post("z"), "e", "i", "three")).duplicate
+    assert exchange.ledger.stored == 3
     await exchange.close()
 
 
