@@ -118,6 +118,7 @@ PROGRAMS = [
     ("operator", ["tinker-atropos-operator", "--help"]),
     ("api-server", ["tinker-atropos", "trajectories", "--help"]),
     ("api-server", ["tinker-atropos", "gateway", "--help"]),
+    ("api-server", ["python", "-c", "import tinker_atropos.trajectories.flat"]),
     ("trainer", ["tinker-atropos", "trainer", "--help"]),
     ("environment", ["tinker-atropos", "relay", "--help"]),
     ("environment", ["python", "-c", "import atroposlib.envs.base"]),
