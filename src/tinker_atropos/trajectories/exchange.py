@@ -180,11 +180,21 @@ class Exchange:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def _write(self, events: Sequence[Event], payload: tuple[int, bytes] | None = None) -> asyncio.Future[None]:
+    def _write(
+        self,
+        events: Sequence[Event],
+        payload: tuple[int, bytes] | None = None,
+        then: Callable[[asyncio.Future[None]], None] = lambda _: None,
+    ) -> asyncio.Future[None]:
         """Durable, then applied; applied in the order of the calls whether or not the caller still waits."""
         entry = orjson.dumps(events[0] if len(events) == 1 else list(events))
         future = self._store.append(entry, payload)
-        future.add_done_callback(lambda done: self._applied(done, events))
+
+        def done(future: asyncio.Future[None]) -> None:
+            self._applied(future, events)
+            then(future)
+
+        future.add_done_callback(done)
         return future
 
     def _applied(self, done: asyncio.Future[None], events: Sequence[Event]) -> None:
@@ -283,9 +293,6 @@ class Exchange:
             event["ver"] = list(post.oldest)
         if post_id:
             event["post"] = post_id
-        self._posting[number] = post.prompt
-        future = self._write((event,), (number, post.payload))
-        self._storing[key] = (number, future, hung_up)
         stored = self._promise()
 
         def written(done: asyncio.Future[None]) -> None:
@@ -301,7 +308,8 @@ class Exchange:
             self._look_at_prompt(environment, instance, post.prompt)
             stored.set_result(Stored(number, mark))
 
-        future.add_done_callback(written)
+        self._posting[number] = post.prompt
+        self._storing[key] = (number, self._write((event,), (number, post.payload), written), hung_up)
         return stored
 
     def _promise(self) -> asyncio.Future[Stored]:

@@ -60,7 +60,7 @@ class Limits:
     vocabulary: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Post:
     """A valid group, ready to be stored."""
 
@@ -158,7 +158,8 @@ def read_post(
             ("tokens", lengths.index(longest)), f"{longest} tokens; the trainer takes at most {limits.max_token_length}"
         )
     top = limits.vocabulary - 1 if limits.vocabulary > 0 else INT32_MAX
-    _check_range("tokens", tokens, lengths, 0, top)
+    if tokens.dtype != np.int32 or top != INT32_MAX:  # else they were taken out of the text, and so fit
+        _check_range("tokens", tokens, lengths, 0, top)
     ids = tokens.astype(np.int32, copy=False)
 
     masks, mask_lengths = reader.rows("masks", "i")
@@ -178,11 +179,10 @@ def read_post(
     logprobs = reader.floats("inference_logprobs", lengths)
     reference = reader.floats("ref_logprobs", lengths)
     loss_mask = loss.view(np.uint8)
-    loss_bytes = loss_mask.tobytes()
     group = pb.StoredGroup(
         lengths=np.array(lengths, "<u4").tobytes(),
         tokens=ids.tobytes(),
-        loss_mask=loss_bytes,
+        loss_mask=loss_mask.tobytes(),
         scores=np.array(scores, "<f8").tobytes(),
         logprobs=b"" if logprobs is None else logprobs.tobytes(),
         masks=odd_masks,
@@ -215,7 +215,7 @@ def read_post(
         env_id=env_id,
         sequences=count,
         tokens=len(ids),
-        sampled=loss_bytes.count(1),
+        sampled=int(np.count_nonzero(loss)),
         oldest=min(known) if known else None,
         unknown=len(found) - len(known),
         prompt=prompt_digest(ids[: lengths[0]], loss_mask[: lengths[0]]) if prompts else b"",
@@ -274,11 +274,10 @@ class _Reader:
             raise InvalidPostError(
                 (field,), "missing" if value is None else f"must be a list of numbers, not {_kind(value)}"
             )
-        numbers = []
-        for index, number in enumerate(value):
-            if not isinstance(number, int | float) or isinstance(number, bool):
-                raise InvalidPostError((field, index), f"must be a number, not {_kind(number)}")
-            numbers.append(float(number))
+        numbers: list[Any] = list(value)
+        if not {int, float}.issuperset(map(type, numbers)):
+            index = next(index for index, number in enumerate(numbers) if type(number) not in (int, float))
+            raise InvalidPostError((field, index), f"must be a number, not {_kind(numbers[index])}")
         return numbers
 
     def floats(self, field: str, lengths: list[int]) -> Floats | None:
@@ -290,7 +289,9 @@ class _Reader:
 
     @staticmethod
     def finite(field: str, values: npt.NDArray[Any], rows: list[int]) -> Floats:
-        single: Floats = values.astype(np.float32, copy=False)
+        if values.dtype == np.float32:  # taken out of the text, and so finite
+            return values
+        single: Floats = values.astype(np.float32)
         # One pass that any nan or infinity spoils; only then is looked closer.
         if not math.isfinite(np.dot(single, single)) and not np.isfinite(single).all():
             position = int(np.flatnonzero(~np.isfinite(single))[0])
