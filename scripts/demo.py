@@ -81,18 +81,8 @@ def built_in() -> Target:
 
 def image_values(tag: str, registry: str | None) -> list[str]:
     """The chart's values that name the images just built."""
-    chart_names = {
-        "operator": "image",
-        "api-server": "runImages.apiServer",
-        "trainer": "runImages.trainer",
-        "environment": "runImages.environment",
-        "local-tinker": "runImages.localTinker",
-    }
-    values = []
-    for image, value in chart_names.items():
-        repository = f"{registry.rstrip('/')}/{image}" if registry else images.reference(image, tag).rpartition(":")[0]
-        values += ["--set-string", f"{value}.repository={repository}", "--set-string", f"{value}.tag={tag}"]
-    return values
+    place = registry.rstrip("/") if registry else images.reference("", "").rpartition("/")[0]
+    return ["--set-string", f"images.registry={place}", "--set-string", f"images.tag={tag}"]
 
 
 def install_operator(target: Target, tag: str) -> None:

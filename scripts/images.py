@@ -250,6 +250,7 @@ def push(builder: Docker | Buildah, registry: str) -> str:
         target = f"{registry.rstrip('/')}/{image.name}:{tag}"
         with step(f"pushing {target}", "10-60 s"):
             builder.push(reference(image.name, tag), target)
+    say(f"for the chart: --set images.registry={registry.rstrip('/')} --set images.tag={tag}")
     return tag
 
 

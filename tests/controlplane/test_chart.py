@@ -114,6 +114,34 @@ def test_the_pod_starts_the_operator_with_options_that_exist(helm: Helm) -> None
     assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
+IMAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "as the chart has them": ((), "tinker-atropos/operator:0.1.0", "tinker-atropos/trainer:0.1.0"),
+    "from a registry": (
+        ("images.registry=localhost:5000/team/", "images.tag=dev-1"),
+        "localhost:5000/team/operator:dev-1",
+        "localhost:5000/team/trainer:dev-1",
+    ),
+    "one of them another": (
+        (
+            "images.registry=r.example",
+            "images.tag=v2",
+            "runImages.trainer.repository=x/mine",
+            "runImages.trainer.tag=v3",
+        ),
+        "r.example/operator:v2",
+        "r.example/mine:v3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "operator", "trainer"), IMAGES.values(), ids=IMAGES)
+def test_where_images_come_from(helm: Helm, values: tuple[str, ...], operator: str, trainer: str) -> None:
+    deployment = next(d for d in rendered(helm, *values) if d["kind"] == "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == operator
+    assert f"--trainer-image={trainer}" in container["args"]
+
+
 def test_a_second_upgrade_changes_nothing(installed: None, helm: Helm, kubectl: Kubectl) -> None:
     def versions() -> dict[str, str]:
         kinds = "deployments,services,serviceaccounts,roles,rolebindings"
@@ -149,6 +177,8 @@ def test_a_second_upgrade_changes_nothing(installed: None, helm: Helm, kubectl: 
         ("replicaCount=-1", "replicaCount"),
         ("runImages.trainer.pullPolicy=Sometimes", "pullPolicy"),
         ("progressURL=http://x", "progressURL"),
+        ("images.registy=x", "registy"),
+        ("images.registry=registry.example.com/team:1", "registry"),
         ("unknown=1", "unknown"),
     ],
 )

@@ -36,10 +36,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{/* Reference of an image: (list image chart) */}}
+{{/* Reference of an image: (list image root) */}}
 {{- define "tinker-atropos.image" -}}
-{{- $image := index . 0 }}{{- $chart := index . 1 -}}
-{{- printf "%s:%s" $image.repository (default $chart.AppVersion $image.tag) }}
+{{- $image := index . 0 }}{{- $root := index . 1 }}{{- $common := $root.Values.images -}}
+{{- $repository := $image.repository }}
+{{- if $common.registry }}
+{{- $repository = printf "%s/%s" (trimSuffix "/" $common.registry) (base $image.repository) }}
+{{- end }}
+{{- printf "%s:%s" $repository (coalesce $image.tag $common.tag $root.Chart.AppVersion) }}
 {{- end }}
 
 {{/* What the operator may do to runs and their objects, in every namespace that it looks after. */}}

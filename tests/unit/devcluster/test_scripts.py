@@ -152,10 +152,8 @@ def test_without_a_terminal_only_changes_are_told() -> None:
 
 def test_the_chart_s_values_name_every_image() -> None:
     values = demo.image_values("dev-1", None)
-    assert "image.repository=localhost/tinker-atropos/operator" in values
-    assert "runImages.localTinker.tag=dev-1" in values
-    pushed = demo.image_values("dev-1", "registry.example.com/team/")
-    assert "runImages.apiServer.repository=registry.example.com/team/api-server" in pushed
+    assert "images.registry=localhost/tinker-atropos" in values and "images.tag=dev-1" in values
+    assert "images.registry=registry.example.com/team" in demo.image_values("dev-1", "registry.example.com/team/")
 
 
 def test_a_cluster_of_the_person_s_own_needs_a_registry() -> None:
