@@ -22,6 +22,10 @@ class Delays:
         before = self._longest.get(environment, 0.0)
         self._longest[environment] = max(min(max(seconds, 0.0), self._most), before * (1.0 - _FADE))
 
+    def all(self) -> dict[str, float]:
+        """What is expected of each environment whose groups were seen."""
+        return {environment: self.expected(environment) for environment in self._longest}
+
     def expected(self, environment: str) -> float:
         """Seconds after which a group that has not come is not expected any more."""
         return min(self._most, max(self._least, _MARGIN * self._longest.get(environment, 0.0)))

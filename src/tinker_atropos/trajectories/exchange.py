@@ -658,9 +658,15 @@ class Exchange:
             self._pace_again = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._grant)
 
     @property
-    def pacing(self) -> dict[str, int]:
+    def pacing(self) -> dict[str, object]:
         pacing = self._pacing
-        return {"running": pacing.running, "held": pacing.held, "granted": pacing.granted, "expired": pacing.expired}
+        return {
+            "running": pacing.running,
+            "held": pacing.held,
+            "granted": pacing.granted,
+            "expired": pacing.expired,
+            "expected_seconds": {name: round(seconds, 1) for name, seconds in pacing.expected_seconds.items()},
+        }
 
     # -- plain trainers ----------------------------------------------------------------------------------------------
 

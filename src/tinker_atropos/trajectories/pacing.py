@@ -310,6 +310,11 @@ class Pacing:
         return float(running) if limit == 0 else running * self._yield
 
     @property
+    def expected_seconds(self) -> dict[str, float]:
+        """How long a group may take after its sampling before it is given up, by environment."""
+        return self._delays.all()
+
+    @property
     def running(self) -> int:
         return sum(credit.sequences for credit in self._credits.values())
 

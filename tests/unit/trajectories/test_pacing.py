@@ -174,6 +174,7 @@ class TestLearning:
         pacing.expire(EXPECTED_SECONDS)
         assert pacing.running == 0 and pacing.expired == 1
         pacing.posted("e", "i", 4, b"p", 60.0)
+        assert pacing.expected_seconds == {"e": 120.0}
         self.one(pacing, "next", 100.0, b"q")
         pacing.expire(100.0 + 2 * 60.0 - 1)
         assert pacing.running == 4
