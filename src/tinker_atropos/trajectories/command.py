@@ -90,13 +90,12 @@ def command(
       tinker-atropos trajectories --port 8000 --grpc-port 8002 --store ./run-store
       curl http://127.0.0.1:8000/status
     """
-    import gc
-
     import uvloop
 
     from tinker_atropos.protocol import logs
     from tinker_atropos.protocol.listening import CannotListenError
     from tinker_atropos.protocol.token_file import read_token
+    from tinker_atropos.trajectories import memory
     from tinker_atropos.trajectories.server import Options, serve_until_signal
     from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
     from tinker_atropos.trajectories.store.address import with_password
@@ -109,8 +108,7 @@ def command(
     if token_file is not None:
         token = read_token(token_file)
     try:
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 100)  # the ledger is many small objects that stay
+        memory.settle()
         uvloop.run(
             serve_until_signal(
                 Options(
