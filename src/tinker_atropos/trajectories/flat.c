@@ -3,8 +3,8 @@
  * take(body) -> (rest, {field: (values, lengths)}) walks the members of one JSON object. A member of FIELDS whose value
  * is plainly a list of lists of numbers that fit is taken out, and stands as null in `rest`. Everything else is copied
  * to `rest` as it is, also a member that holds anything unusual: whoever parses `rest` judges it and says what is
- * wrong.
- * So this file needs to know no errors; it only must never take what a JSON parser would refuse or read differently.
+ * wrong. So this file needs to know no errors; it only must never take what a JSON parser would refuse or read
+ * differently.
  *
  * The module is optional. Without it (no compiler at installation) the same groups are read by simdjson alone, which
  * takes twice the time.
@@ -37,14 +37,16 @@ static const struct {
 };
 enum { FIELD_COUNT = sizeof FIELDS / sizeof *FIELDS };
 
+enum { MOST_KEPT = 1 << 20 }; /* numbers */
+
 typedef struct {
     size_t length;
     const char *end; /* where its ] stands */
 } Row;
 
 typedef struct {
-    char *values;        /* 4 bytes each */
-    const char **starts; /* of tokens: where each begins in the text */
+    char *values;     /* 4 bytes each */
+    uint32_t *starts; /* of tokens: where each begins in the text */
     size_t count, room;
     Row *rows;
     size_t row_count, row_room;
@@ -60,13 +62,24 @@ static int make_room(Flat *flat, size_t more)
     char *values = realloc(flat->values, room * 4);
     if (values != NULL)
         flat->values = values;
-    const char **starts = realloc(flat->starts, room * sizeof *starts);
+    uint32_t *starts = realloc(flat->starts, room * sizeof *starts);
     if (starts != NULL)
         flat->starts = starts;
     if (values == NULL || starts == NULL)
         return 0;
     flat->room = room;
     return 1;
+}
+
+/* Memory that a usual group never needs is given back. */
+static void shrink(Flat *flat)
+{
+    if (flat->room <= MOST_KEPT && flat->row_room <= MOST_KEPT)
+        return;
+    free(flat->values);
+    free(flat->starts);
+    free(flat->rows);
+    *flat = (Flat){0};
 }
 
 static int add_row(Flat *flat, size_t length, const char *end)
@@ -315,13 +328,14 @@ typedef struct {
 
 /* The masks of a row usually are its tokens, from the first that was sampled to the end: the same text, which then is
  * compared and not read again. There is room for them. NULL = it is another text. */
-static const char *repeat(const char *start, const char *end, const Same *same, size_t index, Flat *flat)
+static const char *repeat(
+    const char *start, const char *text, const char *end, const Same *same, size_t index, Flat *flat)
 {
     if (same->row == NULL || index >= same->row->length)
         return NULL;
-    const char *text = same->tokens->starts[same->first + index];
-    size_t size = (size_t)(same->row->end - text), count = same->row->length - index;
-    if ((size_t)(end - start) <= size || start[size] != ']' || memcmp(start, text, size) != 0)
+    const char *tokens = text + same->tokens->starts[same->first + index];
+    size_t size = (size_t)(same->row->end - tokens), count = same->row->length - index;
+    if ((size_t)(end - start) <= size || start[size] != ']' || memcmp(start, tokens, size) != 0)
         return NULL;
     memcpy(flat->values + 4 * flat->count, same->tokens->values + 4 * (same->first + index), 4 * count);
     flat->count += count;
@@ -339,15 +353,15 @@ static const char *read_row(const char *p, const char *text, const char *end, Ki
         if (!make_room(flat, 64))
             return NULL;
         char *place = flat->values + 4 * flat->count;
-        const char **begins = flat->starts + flat->count;
+        uint32_t *begins = flat->starts + flat->count;
         for (; found; found &= found - 1, place += 4) {
             const char *stop = block + lowest(found);
             const char *start = p + (*p == ' '); /* as Python's json writes it */
             if (kind == TOKENS)
-                *begins++ = start;
+                *begins++ = (uint32_t)(start - text);
             if (kind == MASKS && sampled != (*start != '-') && (sampled = !sampled)) {
                 flat->count = (size_t)(place - flat->values) / 4;
-                const char *behind = repeat(start, end, same, flat->count - before, flat);
+                const char *behind = repeat(start, text, end, same, flat->count - before, flat);
                 if (behind != NULL)
                     return behind;
             }
@@ -497,7 +511,7 @@ static PyObject *take(PyObject *module, PyObject *body)
     const Flat *known = NULL;
     int count = 0, seen[FIELD_COUNT] = {0};
     const char *p = skip_space(text, end);
-    if (p == end || *p != '{')
+    if (p == end || *p != '{' || (uint64_t)view.len > UINT32_MAX)
         goto walked;
     do {
         p = skip_space(p + 1, end);
@@ -527,6 +541,8 @@ walked:
     if (rest != NULL)
         result = PyTuple_Pack(2, rest, taken);
 done:
+    shrink(&tokens);
+    shrink(&others);
     Py_XDECREF(rest);
     Py_XDECREF(taken);
     PyBuffer_Release(&view);
