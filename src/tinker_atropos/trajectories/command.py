@@ -95,7 +95,7 @@ def command(
     from tinker_atropos.protocol import logs
     from tinker_atropos.protocol.listening import CannotListenError
     from tinker_atropos.protocol.token_file import read_token
-    from tinker_atropos.trajectories import memory
+    from tinker_atropos.trajectories import pauses
     from tinker_atropos.trajectories.server import Options, serve_until_signal
     from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
     from tinker_atropos.trajectories.store.address import with_password
@@ -108,7 +108,7 @@ def command(
     if token_file is not None:
         token = read_token(token_file)
     try:
-        memory.settle()
+        pauses.keep_short()
         uvloop.run(
             serve_until_signal(
                 Options(

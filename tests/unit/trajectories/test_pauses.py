@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tinker_atropos.trajectories import memory
+from tinker_atropos.trajectories import pauses
 
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    threshold, callbacks = gc.get_threshold(), list(gc.callbacks)
-    memory.settle()
+    threshold, callbacks, interval = gc.get_threshold(), list(gc.callbacks), sys.getswitchinterval()
+    pauses.keep_short()
     yield
     gc.set_threshold(*threshold)
     gc.callbacks[:] = callbacks
     gc.unfreeze()
+    sys.setswitchinterval(interval)
 
 
 @pytest.mark.usefixtures("collector")
