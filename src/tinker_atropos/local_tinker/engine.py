@@ -219,6 +219,8 @@ class Engine:
             lambda: self._try_sampling(short - 1, many),
             lambda: self._try_training(self.buckets.rows[-1], short),
             lambda: self._try_sampling(short - 1, few),
+            # A policy that has nearly learned leaves only a group or two that teach anything.
+            lambda: self._try_training(self.buckets.rows[-2], short),
         ]
 
     def _try_sampling(self, prompt_tokens: int, samples: int) -> None:
