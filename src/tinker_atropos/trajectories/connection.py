@@ -335,9 +335,12 @@ class Connection(asyncio.BufferedProtocol):
             pause = min(2 * pause, _LOOK_SECONDS)
 
     def _unacknowledged(self) -> int:
-        """Bytes that the kernel still holds for the client."""
+        """Bytes that the kernel still holds for the client, as far as it tells."""
         connected = self._transport.get_extra_info("socket")
-        answer: bytes = fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4))
+        try:
+            answer: bytes = fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            return 0
         return int(struct.unpack("i", answer)[0])
 
     def _finish(self, keep: bool, response: Response) -> None:
