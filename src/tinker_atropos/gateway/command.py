@@ -85,6 +85,7 @@ def command(
           --tinker-base-url http://127.0.0.1:8003 --trajectories 127.0.0.1:8002
     """
     import asyncio
+    import logging
     import os
 
     from tinker_atropos.gateway.serve import Settings, run
@@ -97,10 +98,12 @@ def command(
 
     logs.configure("gateway")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would tell that there is no torch; none is needed
-    for sentence, status in ((missing_key(), CONFIG_ERROR), (malformed_key(), KEY_REFUSED)):
+    if not base_model.strip():
+        raise click.BadParameter("is empty; name the run's base model", param_hint="--base-model")
+    for sentence, kind in ((missing_key(), CONFIG_ERROR), (malformed_key(), KEY_REFUSED)):
         if sentence:
             click.echo(f"Error: {sentence}", err=True)
-            raise SystemExit(status)
+            raise SystemExit(kind)
     settings = Settings(
         host=host,
         port=port,
@@ -113,11 +116,20 @@ def command(
         patience=patience,
         pacing=pacing,
     )
-    try:
-        asyncio.run(run(settings))
-    except TokenizerError as error:
-        click.echo(f"Error: {error}", err=True)
-        raise SystemExit(CONFIG_ERROR) from None
-    except CannotListenError as error:
-        raise click.ClickException(str(error)) from None
-    end_now(0)
+
+    async def serve() -> None:
+        status = 0
+        try:
+            await run(settings)
+        except TokenizerError as error:
+            click.echo(f"Error: {error}", err=True)
+            status = CONFIG_ERROR
+        except CannotListenError as error:
+            click.echo(f"Error: {error}", err=True)
+            status = 1
+        except Exception:
+            logging.getLogger(__name__).exception("unexpected error; this is a fault of tinker-atropos")
+            status = 1
+        end_now(status)  # here: the end of the loop would wait for the SDK's thread, which may be blocked for minutes
+
+    asyncio.run(serve())

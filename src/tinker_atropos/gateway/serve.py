@@ -20,7 +20,7 @@ from tinker_atropos.gateway.policies import Policies
 from tinker_atropos.gateway.server import Gateway
 from tinker_atropos.gateway.service import TinkerService
 from tinker_atropos.gateway.text import Text
-from tinker_atropos.gateway.tokenizer_files import pack, resolve
+from tinker_atropos.gateway.tokenizer_files import TokenizerError, pack, resolve
 from tinker_atropos.gateway.trajectories import Trajectories
 from tinker_atropos.protocol.ending import end_in_any_case
 from tinker_atropos.protocol.listening import CannotListenError
@@ -115,7 +115,16 @@ async def _until_stopped(stop: asyncio.Event, *work: object) -> None:
 
 async def _tokenizer(gateway: Gateway, trajectories: Trajectories, settings: Settings, work: Path, port: int) -> None:
     directory = await resolve(settings.tokenizer, settings.tinker_base_url, work)
-    text, archive = await asyncio.gather(asyncio.to_thread(Text.load, directory), asyncio.to_thread(pack, directory))
+    try:
+        text, archive = await asyncio.gather(
+            asyncio.to_thread(Text.load, directory), asyncio.to_thread(pack, directory)
+        )
+    except Exception as error:  # whatever the files make of the libraries
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TokenizerError(
+            f"the tokenizer {settings.tokenizer} cannot be loaded: {reason[:300]}; it needs tokenizer.json and "
+            "tokenizer_config.json, as the hub has them"
+        ) from error
     trajectories.vocabulary_size = text.vocabulary_size
     gateway.has_tokenizer(text, archive)
     _log.info("ready: http://%s:%d", settings.host, port, extra={"port": port, "tokenizer": settings.tokenizer})

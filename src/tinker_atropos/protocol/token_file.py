@@ -14,7 +14,8 @@ def read_token(path: Path | None) -> str | None:
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"cannot read {path}: {error}", param_hint="--token-file") from error
+        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise click.BadParameter(f"cannot read {path}: {reason}", param_hint="--token-file") from error
     if not token:
         raise click.BadParameter(f"{path} is empty; it must hold the run's token", param_hint="--token-file")
     return token

@@ -75,6 +75,7 @@ def command(
           --trajectories-port 9000 --gateway-port 9001 --health-port 9009
     """
     import asyncio
+    import re
 
     from tinker_atropos.protocol import logs
     from tinker_atropos.protocol.listening import CannotListenError
@@ -83,6 +84,13 @@ def command(
     from tinker_atropos.relay.serve import Settings, run
 
     logs.configure("relay")
+    for option, text in (("--environment", environment), ("--instance", instance)):
+        if not re.fullmatch(r"[\w.-]+", text):
+            raise click.BadParameter(f"{text!r} is no name; use letters, digits, '-', '.' and '_'", param_hint=option)
+    try:
+        tokenizer_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"--tokenizer-dir {tokenizer_dir}: {error.strerror or error}") from None
     settings = Settings(
         trajectories=trajectories,
         gateway=gateway,

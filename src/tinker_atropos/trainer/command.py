@@ -47,7 +47,11 @@ from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
     "--holder", default=socket.gethostname, show_default="host name", help="Name of this process, for people."
 )
 @click.option("--progress-url", type=HttpUrl(), help="Where progress reports go; none by default.")
-@click.option("--progress-ca", type=click.Path(path_type=Path), help="Certificate authority of the progress receiver.")
+@click.option(
+    "--progress-ca",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Certificate authority of the progress receiver.",
+)
 @click.option(
     "--progress-token-file",
     type=click.Path(path_type=Path),

@@ -193,6 +193,17 @@ OPTIONS = {
     ),
     "a relay's peer that is none": ((*RELAY[:3], "--gateway", "x"), "'--gateway': 'x' is no URL"),
     "no size": (("trajectories", "--store", "x", "--compact-mb", "nan"), "'--compact-mb': nan is not a number"),
+    "no environment": ((*RELAY, "--environment", ""), "--environment: '' is no name"),
+    "a line break in an instance": ((*RELAY, "--instance", "a\nb"), "--instance: 'a\\nb' is no name"),
+    "no model": (("gateway", "--base-model", ""), "--base-model: is empty; name the run's base model"),
+    "a token that is not there": (
+        ("gateway", "--base-model", "m", "--token-file", "absent"),
+        "--token-file: cannot read absent: No such file or directory",
+    ),
+    "an authority that is not there": (
+        (*CONFIG, "--progress-ca", "absent"),
+        "'--progress-ca': File 'absent' does not exist",
+    ),
     "a store of another kind": (
         ("trajectories", "--store", "s3://bucket/run", "--port", "0", "--grpc-port", "0"),
         "'s3://bucket/run' is no place for a store; give a directory, or redis://HOST:PORT/DB?run=NAME",
@@ -217,6 +228,14 @@ def test_a_gateway_without_a_key_says_so(tmp_path: Path, key: str, status: int, 
     result = call(*arguments, TINKER_API_KEY=key, TINKER_CREDENTIAL_CMD="", HOME=str(tmp_path))
     assert result.returncode == status
     assert result.stderr.startswith(message) and len(result.stderr.splitlines()) == 1
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_said_and_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    result = call("gateway", "--base-model", "m", "--port", "0", "--tokenizer", str(tmp_path), **KEY)
+    assert result.returncode == 78
+    [line] = [line for line in result.stderr.splitlines() if not line.startswith("{")]
+    assert line.startswith(f"Error: the tokenizer {tmp_path} cannot be loaded: ")
 
 
 def test_the_local_server_listens_where_the_others_look_for_it() -> None:
