@@ -23,7 +23,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
         (["--data", "{tmp}", "--api-key", "sk-1"], "must start with tml-"),
         (["--data", "{tmp}", "--model", "{tmp}/none"], "no config.json there"),
         (["--data", "{tmp}/file/data"], "Not a directory"),
-        (["--data", "{tmp}", "--port", "{busy}"], "can't listen there"),
+        (["--data", "{tmp}", "--port", "{busy}"], "another program listens on 127.0.0.1"),
         (["--port", "0"], "--data"),
     ],
     ids=["key of the wrong form", "no model there", "data cannot be made", "port in use", "no data folder"],
