@@ -28,7 +28,9 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _DRAIN_ABOVE = 1 << 20
 _LINGER_SECONDS = 5.0
 _FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.001, 0.25
-_SCRATCH = memoryview(bytearray(1 << 16))
+_HEAD_END = b"\r\n\r\n"
+_SCRATCH = bytearray(1 << 16)
+_SCRATCH_VIEW = memoryview(_SCRATCH)
 """Where heads and small bodies are received, one connection at a time: each is parsed before the next is received."""
 
 
@@ -126,33 +128,50 @@ class Connection(asyncio.BufferedProtocol):
         self._connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _SCRATCH if self._direct is None else self._direct[self._size :]
+        return _SCRATCH_VIEW if self._direct is None else self._direct[self._size :]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
         if self._direct is not None:
-            self._size += nbytes
-            if self._size == len(self._direct):
-                self._parser = httptools.HttpRequestParser(self)  # the old one waits for a body that it will not see
-                self._take_request(self._direct)
+            self._took(nbytes)
             return
+        begin = 0
+        while begin < nbytes and not self._closing:
+            begin = self._received(begin, nbytes)
+
+    def _received(self, begin: int, end: int) -> int:
+        """Up to where the scratch buffer was read: a head is read without the body behind it, which is copied once."""
+        head = -1 if self._in_body else _SCRATCH.find(_HEAD_END, begin, end)
+        stop = end if head < 0 else head + len(_HEAD_END)
         try:
-            self._parser.feed_data(_SCRATCH[:nbytes])
+            self._parser.feed_data(_SCRATCH_VIEW[begin:stop])
         except httptools.HttpParserUpgrade:
             self._refuse(HTTPStatus.NOT_IMPLEMENTED, "this server speaks HTTP/1.1 only")
         except httptools.HttpParserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"this is not HTTP: {error}")
-        else:
-            self._receive_directly()
+        return stop if self._closing else stop + self._receive_directly(_SCRATCH_VIEW[stop:end])
 
-    def _receive_directly(self) -> None:
-        """When a head is read and most of its body is still to come: give the rest a buffer of its own."""
+    def _receive_directly(self, begun: memoryview) -> int:
+        """When a head is read and its body is large: give it a buffer of its own; how much of it was there already."""
         length = self._headers.get("content-length", "") if self._in_body else ""
-        if not self._closing and length.isdecimal() and int(length) - self._size >= len(_SCRATCH) // 2:
-            begun = b"".join(self._body)
-            self._direct = np.empty(int(length), np.uint8).data  # not filled with zeros first
-            self._direct[: len(begun)] = begun
+        if not length.isdecimal() or int(length) - self._size < len(_SCRATCH) // 2:
+            return 0
+        self._direct = np.empty(int(length), np.uint8).data  # not filled with zeros first
+        before = b"".join(self._body)
+        self._direct[: len(before)] = before
+        taken = min(len(begun), len(self._direct) - len(before))
+        self._direct[len(before) : len(before) + taken] = begun[:taken]
+        self._took(taken)
+        return taken
+
+    def _took(self, count: int) -> None:
+        """So much more of a large body is there."""
+        assert self._direct is not None
+        self._size += count
+        if self._size == len(self._direct):
+            self._parser = httptools.HttpRequestParser(self)  # the old one waits for a body that it will not see
+            self._take_request(self._direct)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
