@@ -111,4 +111,9 @@ def command(
         progress_token_file=progress_token_file,
         termination_log=termination_log,
     )
-    end_now(asyncio.run(run_trainer(settings)))
+
+    async def train() -> None:
+        # Here: the end of the loop would wait for the SDK's threads, which a service that is away blocks for minutes.
+        end_now(await run_trainer(settings))
+
+    asyncio.run(train())

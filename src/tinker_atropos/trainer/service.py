@@ -59,6 +59,7 @@ class TinkerService:
         self._display_name = display_name
         self._service: Any = None
         self._training: Any = None
+        self._has_session = False
 
     async def open(
         self, base_model: str, tinker_config: TinkerConfig, state_path: str | None, deadline_seconds: float
@@ -95,6 +96,7 @@ class TinkerService:
                     train_unembed=tinker_config.train_unembed,
                     user_metadata=self._metadata,
                 )
+            self._has_session = True
             self._training = await pending
 
         try:
@@ -229,8 +231,8 @@ class TinkerService:
 
     async def close(self, status: Literal["success", "errored", "interrupted"], detail: str = "") -> None:
         """Finish the session; never fails, a service that is away forgets the session by itself."""
-        if self._service is None:
-            return
+        if not self._has_session:
+            return  # the SDK would make one now, and block this loop while the service is away
         try:
             async with asyncio.timeout(10):
                 await self._service.close(status, detail=detail[:500] or None)

@@ -173,9 +173,9 @@ async def _serve(
     sums = exchange.ledger.sums()
     logger.info(
         "ready on http://%s:%d and grpc %s:%d (store %s: %d groups, %d queued, epoch %d, step %d, opened in %.2f s)",
-        options.host,
+        address,
         port,
-        options.host,
+        address,
         grpc_port,
         options.store,
         sums["stored"],
@@ -183,7 +183,7 @@ async def _serve(
         exchange.ledger.epoch,
         exchange.ledger.step,
         time.monotonic() - started,
-        extra={"http": f"{options.host}:{port}", "grpc": f"{options.host}:{grpc_port}"},
+        extra={"http": f"{address}:{port}", "grpc": f"{address}:{grpc_port}"},
     )
     ready(Addresses(port, grpc_port))
     await ending.wait()

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from peer_processes import BATCH, GROUP, KEY, Program, Server, end_of, group, until
+from peer_processes import BATCH, GROUP, KEY, Program, Server, end_of, free_port, group, until
 from tinker_atropos.protocol import exit_codes
 from tinker_atropos.run import yaml_text
 from tinker_atropos.trajectories.audit import command as audit
@@ -120,6 +120,14 @@ def test_asked_to_end_while_the_trajectory_server_is_away(
     assert program.process is not None and program.process.returncode == 143
     assert "a step in flight may end" not in program.text(), "it waited for what may never come"
     assert "stopped by a signal" in end_of(program)["message"]
+
+
+def test_asked_to_end_while_the_tinker_api_is_away(server: Server, trainer: MakeTrainer) -> None:
+    program = trainer(3, options=("--tinker-base-url", f"http://127.0.0.1:{free_port()}")).start()
+    until(lambda: "took the run over" in program.text(), "the trainer opens the training client")
+    program.kill(signal.SIGTERM)
+    assert program.process is not None and program.process.returncode == 143
+    assert "stopped by a signal" in end_of(program)["message"], "it was cut off before it could say so"
 
 
 def test_the_trajectory_server_dies_in_the_middle(server: Server, trainer: MakeTrainer, poster: Post) -> None:
