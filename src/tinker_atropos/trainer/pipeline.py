@@ -352,7 +352,8 @@ class Pipeline:
         problem = ""
         for pause in EXPORT_PAUSES:
             answer = await self._trajectories.finish(self._position.epoch)
-            self._reporter.update(ledger=_ledger(answer.ledger), ledger_export=answer.exported_to or None)
+            if answer.HasField("ledger"):
+                self._reporter.update(ledger=_ledger(answer.ledger), ledger_export=answer.exported_to or None)
             problem = answer.problem
             if not problem:
                 break

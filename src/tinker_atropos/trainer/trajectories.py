@@ -140,9 +140,19 @@ class TrajectoryClient:
     async def finish(self, epoch: int) -> pb.FinishResponse:
         """The run is over; the answer says where its ledger was exported to."""
         request = pb.FinishRequest(epoch=epoch)
-        return await self._call(
-            "Finish", lambda: self._stub.Finish(request, timeout=FINISH_SECONDS, metadata=self._metadata)
-        )
+
+        async def call() -> pb.FinishResponse:
+            try:
+                answer: pb.FinishResponse = await self._stub.Finish(
+                    request, timeout=FINISH_SECONDS, metadata=self._metadata
+                )
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return pb.FinishResponse()  # a server of an earlier version, which exports nothing
+                raise
+            return answer
+
+        return await self._call("Finish", call)
 
     async def publish(self, epoch: int, policy: pb.Policy) -> None:
         request = pb.PublishRequest(epoch=epoch, policy=policy)
