@@ -52,9 +52,7 @@ class _Programs(click.Group):
         except ModuleNotFoundError as error:
             if not extra or (error.name or "").startswith("tinker_atropos"):
                 raise
-            raise click.ClickException(
-                f"{cmd_name} needs the package {error.name}; install it with: pip install 'tinker-atropos[{extra}]'"
-            ) from error
+            raise click.ClickException(_needs(cmd_name, error)) from error
         assert isinstance(command, click.Command)
         return command
 
@@ -107,6 +105,12 @@ def cli() -> None:
     """
 
 
+def _needs(subcommand: str, error: ModuleNotFoundError) -> str:
+    package = (error.name or "?").partition(".")[0]
+    extra = SUBCOMMANDS[subcommand][1]
+    return f"{subcommand} needs the package {package}; install it with: pip install 'tinker-atropos[{extra}]'"
+
+
 def main() -> None:
     """Entry point; a bad run file ends with its problems, one a line, and status 78."""
     from tinker_atropos.protocol.exit_codes import CONFIG_ERROR
@@ -123,6 +127,12 @@ def main() -> None:
             click.secho("error: ", fg="red", bold=True, nl=False, err=True)
             click.echo(str(problem), err=True)
         sys.exit(CONFIG_ERROR)
+    except ModuleNotFoundError as error:  # programs import what they need when they run
+        subcommand = next((argument for argument in sys.argv[1:] if argument in SUBCOMMANDS), "")
+        if not subcommand or not SUBCOMMANDS[subcommand][1] or (error.name or "").startswith("tinker_atropos"):
+            raise
+        click.echo(f"Error: {_needs(subcommand, error)}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import pytest
 from tinker_atropos.cli.main import SUBCOMMANDS
 from tinker_atropos.protocol import ports
 
-QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
+ROOT = Path(__file__).parents[3]
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 
 
 def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -104,6 +105,33 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode == 1
     assert result.stderr == "Error: the current folder is not there any more; change to one that is\n"
+
+
+LACKING = {
+    "run": ("aiohttp", "local", (str(QUICKSTART), "--data", "TMP/data")),
+    "trajectories": ("grpc", "trajectories", ("--store", "TMP/store", "--port", "0", "--grpc-port", "0")),
+    "gateway": ("tinker", "gateway", ("--base-model", "m", "--port", "0")),
+    "trainer": ("grpc", "trainer", ("--config", str(QUICKSTART))),
+    "audit": ("redis", "trajectories", ("TMP",)),
+    "local-tinker": ("jax", "local-tinker", ("--data", "TMP/tinker", "--port", "0")),
+}
+
+
+@pytest.mark.parametrize(("program", "lacks"), LACKING.items(), ids=LACKING)
+def test_a_package_that_is_not_installed_is_named_with_what_brings_it(
+    tmp_path: Path, program: str, lacks: tuple[str, str, tuple[str, ...]]
+) -> None:
+    package, extra, arguments = lacks
+    argv = [program, *(part.replace("TMP", str(tmp_path)) for part in arguments)]
+    code = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {argv!r}; "
+    code += "from tinker_atropos.cli.main import main; main()"
+    environment = {name: value for name, value in os.environ.items() if name != "TINKER_API_KEY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=ROOT
+    )
+    assert done.returncode == 1
+    said = f"Error: {program} needs the package {package}; install it with: pip install 'tinker-atropos[{extra}]'"
+    assert done.stderr.splitlines()[-1] == said and "Traceback" not in done.stderr
 
 
 def test_completion_script() -> None:
