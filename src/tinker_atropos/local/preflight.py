@@ -28,6 +28,9 @@ def problems(run: RunFile, run_file: Path, here: Path) -> list[Problem]:
         if environment.replicas
         for problem in _of_command(run, index, environment.command, run_file, here)
     ]
+    if not any(environment.replicas for environment in run.spec.environments):
+        text = "have no instances (replicas: 0), so there would be nothing to train on"
+        found.append(Problem("spec.environments", text, "give one of them replicas: 1"))
     local = run.spec.tinker_api.local
     if local is not None and local.model not in LOCAL_MODELS and not (here / local.model / "config.json").is_file():
         field = "--local-model" if run.is_plain else "spec.tinkerAPI.local.model"

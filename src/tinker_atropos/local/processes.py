@@ -81,7 +81,8 @@ class Process:
 
 
 def readable(line: str) -> str:
-    """A line of a program's output; one that is a log record in JSON as its level and message."""
+    """A line of output without what a terminal would obey; a log record in JSON as its level and message."""
+    line = "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in line)
     try:
         record = json.loads(line)
         said = f"{record['level']}: {record['message']}"

@@ -151,6 +151,8 @@ async def _verdict(ended: list[Process]) -> tuple[int, str, Process | None] | No
     for process in ended:
         status = await process.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        if status == 0 and process.program.name.startswith("environment"):
+            how += "; an environment goes on until the run ends, as `serve` of an Atropos environment does"
         passed_on = PASSED_ON.get(process.program.name, ())
         return (status if status in passed_on else 1), f"{process.program.name} {how}", process
     return None

@@ -87,7 +87,19 @@ def test_the_option_is_named_for_a_plain_file(folders: tuple[Path, Path]) -> Non
 
 def test_environments_without_instances_are_not_looked_at(folders: tuple[Path, Path]) -> None:
     here, file = folders
-    assert problems(run(["nosuch"], replicas=0), file, here) == []
+    two = run(["sh"])
+    spec = {
+        **two.source,
+        "environments": [*two.source["environments"], {"name": "b", "command": ["no"], "replicas": 0}],
+    }
+    head = {"apiVersion": "tinker-atropos.dev/v1alpha1", "kind": "TinkerAtroposRun", "metadata": {"name": "r"}}
+    assert problems(convert({**head, "spec": spec}, "run"), file, here) == []
+
+
+def test_a_run_without_any_instance_is_refused(folders: tuple[Path, Path]) -> None:
+    here, file = folders
+    [problem] = problems(run(["nosuch"], replicas=0), file, here)
+    assert str(problem).startswith("spec.environments: have no instances (replicas: 0)")
 
 
 @pytest.mark.parametrize(("model", "good"), [("tiny", True), ("./model", True), ("./gone", False), ("./", False)])

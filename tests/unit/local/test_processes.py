@@ -27,6 +27,7 @@ RECORD = {"time": "t", "level": "error", "program": "gateway", "logger": "x", "m
         ("[1, 2]", "[1, 2]"),
         ("7", "7"),
         ("", ""),
+        ("\x1b[2Jred\x07\tläuft", "\N{REPLACEMENT CHARACTER}[2Jred\N{REPLACEMENT CHARACTER}\tläuft"),
     ],
 )
 def test_a_log_record_is_shown_as_people_read_it(line: str, shown: str) -> None:

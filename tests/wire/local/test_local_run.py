@@ -219,6 +219,17 @@ def test_a_program_that_does_not_exist_is_noticed_before_anything_is_made(
     assert not data.exists()
 
 
+def test_an_environment_that_thinks_it_is_done(tmp_path: Path, data: Path, start: Start) -> None:
+    def done(spec: dict[str, Any]) -> None:
+        spec["environments"][0]["command"] = ["true"]
+
+    process = start(changed(tmp_path, done))
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "environment last-digit-0 ended with status 0; an environment goes on until the run ends" in errors
+    assert processes_of(data) == []
+
+
 def test_an_environment_that_fails_without_a_word(tmp_path: Path, data: Path, start: Start) -> None:
     def silent(spec: dict[str, Any]) -> None:
         spec["environments"][0]["command"] = ["python", "-c", "raise SystemExit(78)"]
