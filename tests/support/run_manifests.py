@@ -157,6 +157,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 ONLY_OF_A_CLUSTER: dict[str, dict[str, Any]] = {
+    "text for a number in one environment": environment(config={"max_num_workers": "many"}),
     "unknown keys of tinker, which the operator judges": {"config": {"tinker": {"lora_rnk": 3}}},
     "a local model that is none": {"tinkerAPI": {"local": {"model": "tinny"}}},
     "a model that the local server does not have": {"config": {"openai": [{"model_name": "Qwen/Qwen3-8B"}]}},

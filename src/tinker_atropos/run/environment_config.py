@@ -40,7 +40,8 @@ def environment_config(
     tokenizer_dir: where the relay has put the tokenizer's files.
     """
     given = spec.config.model_dump(exclude_none=True)
-    env: dict[str, Any] = {**given["env"], **environment.config}
+    own = {key: value for key, value in environment.config.items() if value is not None or key not in given["env"]}
+    env: dict[str, Any] = {**given["env"], **own}
     env.pop(
         "min_batch_allocation", None
     )  # shares are kept by the trajectory server, which also knows the other replicas

@@ -6,6 +6,7 @@ The operator (condition Stalled, reason InvalidConfig) and local mode (exit stat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -198,6 +199,7 @@ def _rules(spec: RunSpec) -> list[Problem]:
                     "they are one setting; keep one",
                 )
             )
+        found += _own_settings(index, environment)
         size = environment.config.get("group_size")
         if size is not None and size != env.group_size:
             found.append(
@@ -208,6 +210,18 @@ def _rules(spec: RunSpec) -> list[Problem]:
                 )
             )
     return found
+
+
+def _own_settings(index: int, environment: Environment) -> list[Problem]:
+    """Keys that an environment overrides are of the types of config.env; its shares are judged with the others'."""
+    known = {key: value for key, value in environment.config.items() if key in EnvConfig.model_fields}
+    known.pop("min_batch_allocation", None)
+    try:
+        EnvConfig.model_validate({key: value for key, value in known.items() if value is not None})
+    except ValidationError as error:
+        problems = [problem_of(entry) for entry in error.errors()]
+        return [replace(problem, field=f"environments[{index}].config.{problem.field}") for problem in problems]
+    return []
 
 
 def _endpoint_rules(spec: RunSpec) -> list[Problem]:

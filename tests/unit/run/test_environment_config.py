@@ -56,6 +56,14 @@ def test_the_users_settings_pass_through() -> None:
     assert (env["group_size"], env["batch_size"], env["difficulties"], env["largest"]) == (4, 16, ["easy"], 9)
 
 
+def test_a_key_left_empty_by_an_environment_keeps_the_common_value() -> None:
+    spec, _ = parse_spec(
+        {**SPEC, "environments": [{"name": "e", "command": ["x"], "config": {"max_num_workers": None}}]}
+    )
+    config = environment_config(spec, spec.environments[0], trajectories_url="a", gateway_url="b", tokenizer_dir="c")
+    assert config["env"]["max_num_workers"] == 24
+
+
 def test_no_rollouts_at_all_is_never_configured() -> None:
     assert made(max_batches_offpolicy=0)["env"]["max_batches_offpolicy"] == 1
 

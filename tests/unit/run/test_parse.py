@@ -210,6 +210,16 @@ REFUSED = {
         {"min_batch_allocation": "half"},
         "environments[0].config.min_batch_allocation: 'half' is no share; give a number from 0 to 1",
     ),
+    "text for a number in one environment": (
+        "environments/0/config",
+        {"max_num_workers": "many"},
+        "environments[0].config.max_num_workers: 'many' is not a whole number",
+    ),
+    "too small a number in one environment": (
+        "environments/0/config",
+        {"max_batches_offpolicy": -1},
+        "environments[0].config.max_batches_offpolicy: -1 is too small; it must be at least 0",
+    ),
     "another group size in one environment": (
         "environments/0/config",
         {"group_size": 8},
