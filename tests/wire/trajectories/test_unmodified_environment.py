@@ -165,3 +165,23 @@ def test_it_delivers_batches_and_never_cancels_a_rollout(environment: Any) -> No
     stored = server.get("/ledger")["sums"]["stored"]
     assert generated - stored <= 8, "rollouts were thrown away"
     assert not re.search(r"ancel", server.environment_log.read_text())
+
+
+def test_what_atroposlib_makes_of_a_chat_is_taken(server: Any, tokenizer_folder: Path) -> None:
+    """AP-27: with transformers 5 atroposlib makes mappings of the tokens, so this project installs version 4."""
+    from atroposlib.utils.tokenize_for_trainer import tokenize_for_trainer
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    group: dict[str, Any] = {"tokens": [], "masks": [], "scores": []}
+    for answer in ("4", "five"):
+        chat = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": answer}]
+        made = tokenize_for_trainer(tokenizer, chat)
+        group["tokens"].append(made["tokens"])
+        group["masks"].append(made["masks"])
+        group["scores"].append(float(answer == "4"))
+    server.take_over(batch_size=2)
+    server.post("/scored_data", group)
+    [stored] = server.lease(1, 1).groups
+    first = np.frombuffer(stored.sequences[0].tokens, "<i4")
+    assert tokenizer.decode(first) == "user: 2+2\nassistant: 4\n"
