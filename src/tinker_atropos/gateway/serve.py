@@ -119,6 +119,8 @@ async def _tokenizer(gateway: Gateway, trajectories: Trajectories, settings: Set
         text, archive = await asyncio.gather(
             asyncio.to_thread(Text.load, directory), asyncio.to_thread(pack, directory)
         )
+    except ImportError:
+        raise  # not the tokenizer's fault
     except Exception as error:  # whatever the files make of the libraries
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise TokenizerError(

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from tinker_atropos.gateway.generation import FinishReason, Sampled
+from tinker_atropos.gateway.libraries import IMPORTING
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +152,12 @@ class TinkerService:
 
 async def _sdk() -> Any:
     """The SDK; importing it takes seconds, in which nothing else could be answered."""
-    return await asyncio.to_thread(importlib.import_module, "tinker")
+
+    def load() -> Any:
+        with IMPORTING:
+            return importlib.import_module("tinker")
+
+    return await asyncio.to_thread(load)
 
 
 class _TinkerSampler:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tinker_atropos.gateway.errors import RequestError
+from tinker_atropos.gateway.libraries import IMPORTING
 
 T = TypeVar("T")
 
@@ -33,9 +34,10 @@ class Text:
     def load(cls, directory: Path) -> Text:
         # It would print that there is no PyTorch, which nobody here needs.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-        from transformers import AutoTokenizer
+        with IMPORTING:
+            from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(str(directory))
+            tokenizer = AutoTokenizer.from_pretrained(str(directory))
         return cls(tokenizer, _generation_eos(directory), _model_vocabulary(directory))
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import aiohttp
 
+from tinker_atropos.gateway.libraries import IMPORTING
+
 FILES = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -108,13 +110,14 @@ def _unpack(archive: bytes, work: Path) -> None:
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    with IMPORTING:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
 
     repository = name.split(":", maxsplit=1)[0]  # org/name:peft:131072 is the same tokenizer
     mirror = next((target for start, target in MIRRORS.items() if repository.startswith(start)), None)
