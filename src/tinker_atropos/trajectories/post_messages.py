@@ -11,6 +11,7 @@ import numpy as np
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.posts import INT32_MAX, InvalidPostError, Limits, Post
+from tinker_atropos.trajectories.wire import LOGPROBS, LOSS_MASK, TOKENS, with_arrays
 
 
 def read_message(group: pb.Group, limits: Limits) -> Post:
@@ -32,7 +33,7 @@ def read_message(group: pb.Group, limits: Limits) -> Post:
     _check_object(("atropos",), group.atropos)
     oldest = Version(group.oldest.epoch, group.oldest.step) if group.HasField("oldest") else None
     own = flat.loss_mask.count(1)
-    return Post(flat.stored(group).SerializeToString(), None, count, len(flat.loss_mask), own, oldest, 0)
+    return Post(flat.stored(group), None, count, len(flat.loss_mask), own, oldest, 0)
 
 
 class _Flat:
@@ -43,14 +44,11 @@ class _Flat:
         self.tokens = b"".join([sequence.tokens for sequence in group.sequences])
         self.logprobs = b"".join([sequence.logprobs for sequence in group.sequences])
 
-    def stored(self, group: pb.Group) -> pb.StoredGroup:
+    def stored(self, group: pb.Group) -> bytes:
         sequences = group.sequences
         stored = pb.StoredGroup(
             lengths=np.array([len(sequence.loss_mask) for sequence in sequences], "<u4").tobytes(),
-            tokens=self.tokens,
-            loss_mask=self.loss_mask,
             scores=np.array([sequence.score for sequence in sequences], "<f8").tobytes(),
-            logprobs=self.logprobs,
             ref_logprobs=b"".join([sequence.ref_logprobs for sequence in sequences]),
             advantages=b"".join([sequence.advantages for sequence in sequences]),
             group_overrides=group.group_overrides,
@@ -65,7 +63,7 @@ class _Flat:
             stored.distill_k = np.array([sequence.distill_k for sequence in sequences], "<i4").tobytes()
             stored.distill_token_ids = b"".join([sequence.distill_token_ids for sequence in sequences])
             stored.distill_logprobs = b"".join([sequence.distill_logprobs for sequence in sequences])
-        return stored
+        return with_arrays(stored, {TOKENS: self.tokens, LOSS_MASK: self.loss_mask, LOGPROBS: self.logprobs})
 
 
 def _check_same(group: pb.Group, field: str) -> None:

@@ -18,6 +18,7 @@ import simdjson
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Version
+from tinker_atropos.trajectories.wire import LOGPROBS, LOSS_MASK, TOKENS, with_arrays
 
 try:
     from tinker_atropos.trajectories.flat import take
@@ -181,10 +182,7 @@ def read_post(
     loss_mask = loss.view(np.uint8)
     group = pb.StoredGroup(
         lengths=np.array(lengths, "<u4").tobytes(),
-        tokens=ids.tobytes(),
-        loss_mask=loss_mask.tobytes(),
         scores=np.array(scores, "<f8").tobytes(),
-        logprobs=b"" if logprobs is None else logprobs.tobytes(),
         masks=odd_masks,
         ref_logprobs=b"" if reference is None else reference.tobytes(),
         overrides=reader.overrides(count),
@@ -211,7 +209,9 @@ def read_post(
             start = end
     known = [version for version in found if version is not None]
     return Post(
-        payload=group.SerializeToString(),
+        payload=with_arrays(
+            group, {TOKENS: ids, LOSS_MASK: loss_mask, LOGPROBS: b"" if logprobs is None else logprobs}
+        ),
         env_id=env_id,
         sequences=count,
         tokens=len(ids),

@@ -26,6 +26,7 @@ from tinker_atropos.trajectories.post_messages import read_message
 from tinker_atropos.trajectories.posts import InvalidPostError
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
 from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
+from tinker_atropos.trajectories.wire import length_delimited
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -104,10 +105,10 @@ class Service(pb_grpc.TrajectoriesServicer):
             (payload,) = await self._exchange.payloads((group,))
             staleness = ledger.lineage.staleness(group.oldest, batch.step) if group.oldest else -1
             data = batches.to_message(group, payload, staleness).SerializeToString()
-            parts += (_length_delimited(pb.Batch.GROUPS_FIELD_NUMBER, len(data)), data)
+            parts += (length_delimited(pb.Batch.GROUPS_FIELD_NUMBER, len(data)), data)
         size = sum(len(part) for part in parts)
         warnings = pb.LeaseResponse(warnings=self._warnings()).SerializeToString()
-        return b"".join([_length_delimited(pb.LeaseResponse.BATCH_FIELD_NUMBER, size), *parts, warnings])
+        return b"".join([length_delimited(pb.LeaseResponse.BATCH_FIELD_NUMBER, size), *parts, warnings])
 
     def _warnings(self) -> list[pb.SupplyWarning]:
         return [
@@ -270,16 +271,6 @@ async def _answer(context: Context, answer: Callable[[], Awaitable[T]]) -> T:
 async def _abort(context: Context, code: grpc.StatusCode, error: Exception) -> NoReturn:
     await context.abort(code, str(error))
     raise AssertionError("abort raises")
-
-
-def _length_delimited(field: int, length: int) -> bytes:
-    """What stands before a message inside a message: its field's tag and its length (protobuf's wire format)."""
-    text = bytearray((field << 3 | 2,))
-    while length > 0x7F:
-        text.append(length & 0x7F | 0x80)
-        length >>= 7
-    text.append(length)
-    return bytes(text)
 
 
 class LeaseInterceptor(grpc.aio.ServerInterceptor):
