@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,11 +22,16 @@ from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.wire import LOGPROBS, LOSS_MASK, TOKENS, with_arrays
 
 try:
-    from tinker_atropos.trajectories.flat import take
+    from tinker_atropos.trajectories.flat import loss_mask, take
 except ImportError:  # it was installed where no compiler is
 
     def take(body: bytes | memoryview, /) -> tuple[bytes | memoryview, dict[str, tuple[bytes, list[int]]]]:
         return body, {}
+
+    def loss_mask(tokens: Any, masks: Any, /) -> tuple[bytes, int, bool, int]:
+        loss = masks != MASKED
+        odd = bool(((masks != tokens) & loss).any())
+        return loss.tobytes(), int(np.count_nonzero(loss)), odd, int(tokens.max(initial=0))
 
 
 MASKED = -100
@@ -158,20 +164,19 @@ def read_post(
         raise InvalidPostError(
             ("tokens", lengths.index(longest)), f"{longest} tokens; the trainer takes at most {limits.max_token_length}"
         )
-    top = limits.vocabulary - 1 if limits.vocabulary > 0 else INT32_MAX
-    if tokens.dtype != np.int32 or top != INT32_MAX:  # else they were taken out of the text, and so fit
-        _check_range("tokens", tokens, lengths, 0, top)
-    ids = tokens.astype(np.int32, copy=False)
-
     masks, mask_lengths = reader.rows("masks", "i")
     if masks is None:
         raise InvalidPostError(("masks",), "missing")
     _check_lengths("masks", mask_lengths, lengths)
-    loss = masks != MASKED
-    odd_masks = b""
-    if ((masks != tokens) & loss).any():
+    top = limits.vocabulary - 1 if limits.vocabulary > 0 else INT32_MAX
+    if tokens.dtype != np.int32:  # those that were taken out of the text are not negative, and fit
+        _check_range("tokens", tokens, lengths, 0, top)
+    if masks.dtype != np.int32:
         _check_range("masks", masks, lengths, -(2**31), INT32_MAX)
-        odd_masks = masks.astype(np.int32).tobytes()
+    ids, masks = tokens.astype(np.int32, copy=False), masks.astype(np.int32, copy=False)
+    loss, sampled, odd, largest = loss_mask(ids, masks)
+    if largest > top:
+        _check_range("tokens", ids, lengths, 0, top)
 
     scores = reader.numbers("scores")
     if len(scores) != count:
@@ -179,11 +184,10 @@ def read_post(
 
     logprobs = reader.floats("inference_logprobs", lengths)
     reference = reader.floats("ref_logprobs", lengths)
-    loss_mask = loss.view(np.uint8)
     group = pb.StoredGroup(
-        lengths=np.array(lengths, "<u4").tobytes(),
-        scores=np.array(scores, "<f8").tobytes(),
-        masks=odd_masks,
+        lengths=struct.pack(f"<{count}I", *lengths),
+        scores=struct.pack(f"<{count}d", *scores),
+        masks=masks.tobytes() if odd else b"",
         ref_logprobs=b"" if reference is None else reference.tobytes(),
         overrides=reader.overrides(count),
         group_overrides=reader.text("group_overrides"),
@@ -200,25 +204,24 @@ def read_post(
         group.distill_token_ids = b"".join([candidates for _, candidates, _ in distill])
         group.distill_logprobs = b"".join([values for _, _, values in distill])
 
+    mask = np.frombuffer(loss, np.uint8)
     found: list[Version | None] = []
     if logprobs is not None and find is not None:
         start = 0
         for length in lengths:
             end = start + length
-            found += find(ids[start:end], loss_mask[start:end], logprobs[start:end])
+            found += find(ids[start:end], mask[start:end], logprobs[start:end])
             start = end
     known = [version for version in found if version is not None]
     return Post(
-        payload=with_arrays(
-            group, {TOKENS: ids, LOSS_MASK: loss_mask, LOGPROBS: b"" if logprobs is None else logprobs}
-        ),
+        payload=with_arrays(group, {TOKENS: ids, LOSS_MASK: loss, LOGPROBS: b"" if logprobs is None else logprobs}),
         env_id=env_id,
         sequences=count,
         tokens=len(ids),
-        sampled=int(np.count_nonzero(loss)),
+        sampled=sampled,
         oldest=min(known) if known else None,
         unknown=len(found) - len(known),
-        prompt=prompt_digest(ids[: lengths[0]], loss_mask[: lengths[0]]) if prompts else b"",
+        prompt=prompt_digest(ids[: lengths[0]], mask[: lengths[0]]) if prompts else b"",
     )
 
 

@@ -121,6 +121,27 @@ def test_masks_that_repeat_the_tokens_or_do_not(tokens: str, masks: str, expecte
     assert (np.frombuffer(values, np.int32).tolist(), lengths) == expected
 
 
+@pytest.mark.parametrize(
+    ("tokens", "masks", "expected"),
+    [
+        ([], [], (b"", 0, False, 0)),
+        ([5, 6, 7], [-100, 6, 7], (b"\0\1\1", 2, False, 7)),
+        ([9, 6, 7], [-100, -100, -100], (b"\0\0\0", 0, False, 9)),
+        ([5, 6, 7], [-100, 6, 8], (b"\0\1\1", 2, True, 7)),
+        ([5, 6, 7], [0, 1, 1], (b"\1\1\1", 3, True, 7)),
+        ([2**31 - 1] * 70, [2**31 - 1] * 69 + [-100], (b"\1" * 69 + b"\0", 69, False, 2**31 - 1)),
+        ([1] * 70, [-100] * 69 + [-(2**31)], (b"\0" * 69 + b"\1", 1, True, 1)),
+    ],
+)
+def test_what_the_masks_say(tokens: list[int], masks: list[int], expected: Any) -> None:
+    assert flat.loss_mask(np.array(tokens, np.int32), np.array(masks, np.int32)) == expected
+
+
+def test_masks_for_other_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="one mask for each token"):
+        flat.loss_mask(bytes(8), bytes(12))
+
+
 def numbers(rng: random.Random) -> Iterator[str]:
     """Texts of numbers as programs write them, and such that lie on or beside the middle of two float32 values."""
     yield from ("0", "-0", "0.0", "-0.0", "0e5", "1e-45", "7e-46", "1e-46", "3.4028235e38", "1.17549435e-38")
