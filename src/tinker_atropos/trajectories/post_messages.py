@@ -11,7 +11,7 @@ import numpy as np
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.posts import INT32_MAX, InvalidPostError, Limits, Post
-from tinker_atropos.trajectories.wire import LOGPROBS, LOSS_MASK, TOKENS, with_arrays
+from tinker_atropos.trajectories.wire import join_fields
 
 
 def read_message(group: pb.Group, limits: Limits) -> Post:
@@ -63,7 +63,12 @@ class _Flat:
             stored.distill_k = np.array([sequence.distill_k for sequence in sequences], "<i4").tobytes()
             stored.distill_token_ids = b"".join([sequence.distill_token_ids for sequence in sequences])
             stored.distill_logprobs = b"".join([sequence.distill_logprobs for sequence in sequences])
-        return with_arrays(stored, {TOKENS: self.tokens, LOSS_MASK: self.loss_mask, LOGPROBS: self.logprobs})
+        large = {
+            stored.TOKENS_FIELD_NUMBER: self.tokens,
+            stored.LOSS_MASK_FIELD_NUMBER: self.loss_mask,
+            stored.LOGPROBS_FIELD_NUMBER: self.logprobs,
+        }
+        return join_fields(large, stored.SerializeToString())
 
 
 def _check_same(group: pb.Group, field: str) -> None:

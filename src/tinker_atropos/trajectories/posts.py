@@ -19,7 +19,7 @@ import simdjson
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.lineage import Version
-from tinker_atropos.trajectories.wire import LOGPROBS, LOSS_MASK, TOKENS, with_arrays
+from tinker_atropos.trajectories.wire import join_fields
 
 try:
     from tinker_atropos.trajectories.flat import loss_mask, take
@@ -35,6 +35,7 @@ except ImportError:  # it was installed where no compiler is
 
 
 MASKED = -100
+_Stored = pb.StoredGroup
 np.seterr(over="ignore")  # numbers that do not fit in 32 bits are found and refused, not warned of
 _PARSER = simdjson.Parser()
 """Used again and again: its buffers stay warm."""
@@ -184,25 +185,19 @@ def read_post(
 
     logprobs = reader.floats("inference_logprobs", lengths)
     reference = reader.floats("ref_logprobs", lengths)
-    group = pb.StoredGroup(
-        lengths=struct.pack(f"<{count}I", *lengths),
-        scores=struct.pack(f"<{count}d", *scores),
-        masks=masks.tobytes() if odd else b"",
-        ref_logprobs=b"" if reference is None else reference.tobytes(),
-        overrides=reader.overrides(count),
-        group_overrides=reader.text("group_overrides"),
-        atropos=reader.extras(env_id),
+    payload = join_fields(
+        {
+            _Stored.LENGTHS_FIELD_NUMBER: struct.pack(f"<{count}I", *lengths),
+            _Stored.TOKENS_FIELD_NUMBER: ids,
+            _Stored.LOSS_MASK_FIELD_NUMBER: loss,
+            _Stored.SCORES_FIELD_NUMBER: struct.pack(f"<{count}d", *scores),
+            _Stored.LOGPROBS_FIELD_NUMBER: b"" if logprobs is None else logprobs,
+            _Stored.MASKS_FIELD_NUMBER: masks if odd else b"",
+            _Stored.REF_LOGPROBS_FIELD_NUMBER: b"" if reference is None else reference,
+            _Stored.ATROPOS_FIELD_NUMBER: reader.extras(env_id).encode(),
+        },
+        _rare_fields(reader, lengths),
     )
-    advantages, advantage_lengths = reader.rows("advantages", "d")
-    if advantages is not None:
-        _check_lengths("advantages", advantage_lengths, lengths, scalar=True)
-        group.advantages = reader.finite("advantages", advantages, advantage_lengths).tobytes()
-        group.advantage_lengths = np.array(advantage_lengths, "<u4").tobytes()
-    distill = reader.distillation(lengths)
-    if distill is not None:
-        group.distill_k = np.array([k for k, _, _ in distill], "<i4").tobytes()
-        group.distill_token_ids = b"".join([candidates for _, candidates, _ in distill])
-        group.distill_logprobs = b"".join([values for _, _, values in distill])
 
     mask = np.frombuffer(loss, np.uint8)
     found: list[Version | None] = []
@@ -214,7 +209,7 @@ def read_post(
             start = end
     known = [version for version in found if version is not None]
     return Post(
-        payload=with_arrays(group, {TOKENS: ids, LOSS_MASK: loss, LOGPROBS: b"" if logprobs is None else logprobs}),
+        payload=payload,
         env_id=env_id,
         sequences=count,
         tokens=len(ids),
@@ -223,6 +218,25 @@ def read_post(
         unknown=len(found) - len(known),
         prompt=prompt_digest(ids[: lengths[0]], mask[: lengths[0]]) if prompts else b"",
     )
+
+
+def _rare_fields(reader: _Reader, lengths: list[int]) -> bytes:
+    """What most groups do not have; "" = none of it."""
+    overrides, group_overrides = reader.overrides(len(lengths)), reader.text("group_overrides")
+    advantages, advantage_lengths = reader.rows("advantages", "d")
+    distill = reader.distillation(lengths)
+    if not overrides and not group_overrides and advantages is None and distill is None:
+        return b""
+    group = pb.StoredGroup(overrides=overrides, group_overrides=group_overrides)
+    if advantages is not None:
+        _check_lengths("advantages", advantage_lengths, lengths, scalar=True)
+        group.advantages = reader.finite("advantages", advantages, advantage_lengths).tobytes()
+        group.advantage_lengths = np.array(advantage_lengths, "<u4").tobytes()
+    if distill is not None:
+        group.distill_k = np.array([k for k, _, _ in distill], "<i4").tobytes()
+        group.distill_token_ids = b"".join([candidates for _, candidates, _ in distill])
+        group.distill_logprobs = b"".join([values for _, _, values in distill])
+    return group.SerializeToString()
 
 
 def prompt_digest(tokens: Ints, loss_mask: Bytes) -> bytes:

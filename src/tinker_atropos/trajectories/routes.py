@@ -256,6 +256,7 @@ class Routes:
     def _scored_data(self, request: Request) -> Later:
         environment, instance = self._identity(request)
         post = self._read(self._inflated(request), instance)
+        request.body = b""  # the next body is received into the same memory, which is in the processor's caches
         storing = self._store(post, environment, instance, request.headers.get(_POST, ""), request.hung_up)
 
         def answer() -> Response:

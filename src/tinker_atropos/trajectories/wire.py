@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tinker_atropos.protocol import trajectories_pb2 as pb
-
-TOKENS = pb.StoredGroup.TOKENS_FIELD_NUMBER
-LOSS_MASK = pb.StoredGroup.LOSS_MASK_FIELD_NUMBER
-LOGPROBS = pb.StoredGroup.LOGPROBS_FIELD_NUMBER
-
 
 def length_delimited(field: int, length: int) -> bytes:
     """What stands before bytes, or a message, inside a message: its field's tag and its length."""
@@ -22,10 +16,13 @@ def length_delimited(field: int, length: int) -> bytes:
     return bytes(text)
 
 
-def with_arrays(group: pb.StoredGroup, arrays: Mapping[int, Any]) -> bytes:
-    """A group as it is stored, with its large fields (bytes or arrays), which are copied once and not three times."""
-    parts = [group.SerializeToString()]
-    for field, values in arrays.items():
+def join_fields(fields: Mapping[int, Any], rest: bytes) -> bytes:
+    """A message of these fields (bytes or arrays; empty = not sent) and of others that are serialized already.
+
+    Large fields are copied once here, and three times by a message object.
+    """
+    parts: list[Any] = []
+    for field, values in fields.items():
         if size := memoryview(values).nbytes:
             parts += (length_delimited(field, size), values)
-    return b"".join(parts)
+    return b"".join([*parts, rest])
