@@ -25,7 +25,7 @@ from pathlib import Path
 from isal.isal_zlib import crc32
 
 from tinker_atropos.trajectories.store import Fold, Recovered, StoreCorruptError, StoreUnavailableError
-from tinker_atropos.trajectories.store.segment import SEAL, Place, header, scan
+from tinker_atropos.trajectories.store.segment import SEAL, Place, Record, header, scan
 from tinker_atropos.trajectories.store.tail import Tail, lay_ready
 from tinker_atropos.trajectories.store.writer import Writer
 
@@ -39,6 +39,7 @@ FREE_BYTES = 64 << 20
 SPARSE = 0.25
 """A sealed segment with a smaller share of living payload bytes is emptied and deleted."""
 _LOOK_SECONDS = 0.25
+_READERS = 16
 
 
 _Append = tuple[bytes, int, bytes, asyncio.Future[None]]
@@ -115,8 +116,10 @@ class EmbeddedStore:
                 f"{self._directory} begins with segment {segments[0]} and the snapshot before it is gone"
             )
         entries: list[bytes] = []
-        for number in segments:
-            self._read_segment(number, number == segments[-1], entries)
+        with ThreadPoolExecutor(_READERS, "store-reader") as readers:
+            found = readers.map(lambda number: self._scan(number, number == segments[-1]), segments)
+            for number, records in zip(segments, found, strict=True):
+                self._take_segment(number, number == segments[-1], records, entries)
         self._start_segment((segments[-1] if segments else max(0, self._folded - 1)) + 1)
         return Recovered(snapshot, entries)
 
@@ -135,10 +138,14 @@ class EmbeddedStore:
             return _read_snapshot(path)
         return None
 
-    def _read_segment(self, number: int, last: bool, entries: list[bytes]) -> None:
+    def _scan(self, number: int, last: bool) -> list[Record]:
+        """Several segments at once: what is on the disk alone is many small reads, each of which waits for it."""
+        return list(scan(self._path(number), number, payloads=last))
+
+    def _take_segment(self, number: int, last: bool, records: Sequence[Record], entries: list[bytes]) -> None:
         path = self._path(number)
         end, sealed = 0, False
-        for record in scan(path, number, payloads=last):
+        for record in records:
             if record.seal:
                 sealed = True
                 break

@@ -64,8 +64,8 @@ def scan(path: Path, number: int, *, payloads: bool) -> Iterator[Record]:
     """Every whole record of a segment, up to its seal or the first torn one; `payloads` = check their contents too."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        if not payloads:  # what is skipped need not be read ahead
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        # All of it is read ahead, or nothing: what is skipped need not be.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED if payloads else os.POSIX_FADV_RANDOM)
         offset = 0
         while offset + HEADER.size <= size:
             raw = file.read(HEADER.size)
