@@ -248,6 +248,8 @@ def up(arguments: argparse.Namespace) -> int:
 
 def down(arguments: argparse.Namespace) -> int:
     if not arguments.context:
+        if os.geteuid() != 0:
+            raise ClusterError("the built-in cluster is root's: run the same command as root")
         say(f"cluster {CLUSTER!r} is gone" if cluster.down(CLUSTER) else f"there is no cluster {CLUSTER!r}")
         say("what took long to make is kept for the next time; `make clean-cache` removes that too")
         return 0

@@ -35,6 +35,8 @@ INPUTS = ("images", "src", "operator", "examples", "pyproject.toml", "README.md"
 ORDER = ("build", "base", "runtime", *(image.name for image in IMAGES))
 USUALLY = {"build": "20 s", "base": "20 s", "runtime": "20 s", "environment": "40 s", "local-tinker": "60 s"}
 _LEFT_OUT = {"__pycache__"}
+_BUILT_HERE = {".so"}
+"""Compiled for this machine's Python; an image compiles its own."""
 
 
 def content_tag(root: Path = ROOT) -> str:
@@ -52,6 +54,8 @@ def _files(root: Path) -> Iterator[Path]:
         found = [top] if top.is_file() else sorted(p for p in top.rglob("*") if p.is_file())
         for path in found:
             parts = path.relative_to(root).parts
+            if path.suffix in _BUILT_HERE:
+                continue
             if not any(part in _LEFT_OUT or part.endswith(".egg-info") for part in parts):
                 yield path
 

@@ -70,6 +70,8 @@ def make_with_uv(python: str) -> None:
 
 def main() -> None:
     print("venv: installing the project and its tools into .venv (usually 1-3 min the first time) ...", file=sys.stderr)
+    if not os.access(VENV if VENV.exists() else ROOT, os.W_OK):
+        fail(f"{ROOT} is not yours to write: make a clone of your own and run the command there")
     python = pick_python()
     ensure_compiler()
     if shutil.which("uv"):

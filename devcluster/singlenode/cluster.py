@@ -38,7 +38,12 @@ class Cluster:
 @contextmanager
 def _alone(paths: Layout) -> Iterator[None]:
     """One `up` or `down` of a cluster at a time."""
-    paths.lock.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        paths.lock.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(
+            f"{paths.lock.parent} cannot be made ({error.strerror}); set XDG_CACHE_HOME to a folder of yours"
+        ) from error
     with paths.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

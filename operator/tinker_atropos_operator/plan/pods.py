@@ -18,6 +18,14 @@ _START = frozenset({"CreateContainerError", "RunContainerError", "StartError"})
 _SECRET = re.compile(r'secret "(?P<missing>[^"]+)" not found|couldn\'t find key (?P<key>\S+) in Secret \S*/(?P<in>\S+)')
 
 
+_SECRET_FIELDS = {
+    "TINKER_API_KEY": "tinkerAPI.keySecretRef",
+    "TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD": "apiServer.store.secretRef",
+}
+"""Which field of a run file a variable with a Secret's value comes from."""
+_CLAIM = re.compile(r'persistentvolumeclaim "(?P<name>[^"]+)" not found')
+
+
 @dataclass(frozen=True)
 class Trouble:
     """One thing that is wrong with one pod."""
@@ -42,14 +50,7 @@ def trouble_of(pod: Object) -> Trouble | None:
             return found
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        text = cut(str(scheduled.get("message", "")))
-        return Trouble(
-            "Unschedulable",
-            f"your cluster has no place for the pod {name_of(pod)} of {part_of(pod)}: {text}; add "
-            "capacity, or change the "
-            "pod template or the volume",
-            name_of(pod),
-        )
+        return Trouble("Unschedulable", _no_place(pod, cut(str(scheduled.get("message", "")))), name_of(pod))
     return None
 
 
@@ -73,6 +74,29 @@ def part_of(pod: Object) -> str:
     }.get(component or "", "the run")
 
 
+def _no_place(pod: Object, text: str) -> str:
+    claim = _CLAIM.search(text)
+    if claim:
+        return (
+            f"your config: the claim {claim['name']} that {part_of(pod)} needs does not exist: {text}; "
+            f"create it in namespace {pod['metadata'].get('namespace', '')}, or name another one in a new run"
+        )
+    has_template = label(pod, labels.COMPONENT) == labels.ENVIRONMENT_COMPONENT
+    lower = ", or let the environment's podTemplate ask for less" if has_template else ""
+    return f"your cluster has no place for the pod {name_of(pod)} of {part_of(pod)}: {text}; add capacity{lower}"
+
+
+def _secret_use(pod: Object, name: str) -> tuple[str, str]:
+    """Which key of a Secret the pod wants, and the field of the run file that says so."""
+    spec = pod.get("spec") or {}
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        for variable in container.get("env") or ():
+            reference = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
+            if reference.get("name") == name:
+                return str(reference.get("key")), _SECRET_FIELDS.get(variable.get("name"), "the podTemplate")
+    return "api-key", "tinkerAPI.keySecretRef"
+
+
 def _container_trouble(pod: Object, entry: Object) -> Trouble | None:
     waiting = (entry.get("state") or {}).get("waiting") or {}
     reason, text = str(waiting.get("reason", "")), cut(str(waiting.get("message", "")))
@@ -92,19 +116,20 @@ def _container_trouble(pod: Object, entry: Object) -> Trouble | None:
     if reason in _CONFIG:
         secret = _SECRET.search(str(waiting.get("message", "")))
         if secret and secret["missing"]:
-            name = secret["missing"]
+            name, namespace = secret["missing"], pod["metadata"].get("namespace", "")
+            key, field = _secret_use(pod, name)
             return Trouble(
                 "SecretMissing",
-                f"your config: the Secret {name} that {part} needs does not exist; create it with "
-                f"`kubectl create secret generic {name} --from-literal=api-key=…` in the run's namespace",
+                f"your config: the Secret {name} of {field} that {part} needs does not exist; create it with "
+                f"`kubectl create secret generic {name} --namespace {namespace} --from-literal={key}=…`",
                 pod_name,
             )
         if secret:
+            _, field = _secret_use(pod, secret["in"])
             return Trouble(
                 "SecretMissing",
                 f"your config: the Secret {secret['in']} that {part} needs has no key "
-                f"{secret['key']}; add the key, or name "
-                "the right one in tinkerAPI.keySecretRef of a new run",
+                f"{secret['key']}; add the key, or name the right one in {field} of a new run",
                 pod_name,
             )
         return Trouble("ConfigurationMissing", f"your config: {part} cannot be configured: {text or reason}", pod_name)

@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from singlenode import cgroups, containers, control_plane, layout, network, node, packages, processes, programs, volumes
+from singlenode import (
+    cgroups,
+    cluster,
+    containers,
+    control_plane,
+    layout,
+    network,
+    node,
+    packages,
+    processes,
+    programs,
+    volumes,
+)
 
 GO_MOD = """module example
 
@@ -272,3 +284,11 @@ def test_a_program_that_died_is_reported_with_its_last_words(paths: layout.Layou
     processes.start(paths, "etcd", [sys.executable, "-c", "raise SystemExit('the disk is full')"])
     with pytest.raises(layout.ClusterError, match=r"(?s)etcd ended right after its start.*the disk is full"):
         control_plane.wait_until(lambda: False, "readiness", paths, ("etcd",), patience=30.0)
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(layout.ClusterError, match="XDG_CACHE_HOME"):
+        cluster.down("none")

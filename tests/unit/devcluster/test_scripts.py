@@ -72,6 +72,7 @@ def _sources(root: Path) -> Path:
         ("images/a/Dockerfile", False),
         ("src/p/__pycache__/a.pyc", True),
         ("src/x.egg-info/PKG-INFO", True),
+        ("src/p/flat.abi3.so", True),
         ("docs/page.md", True),
     ],
 )

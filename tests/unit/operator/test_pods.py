@@ -71,6 +71,28 @@ def test_a_container_that_waits(
         assert word in trouble.message
 
 
+@pytest.mark.parametrize(
+    ("variable", "key", "field"),
+    [
+        ("TINKER_API_KEY", "k", "tinkerAPI.keySecretRef"),
+        ("TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD", "password", "apiServer.store.secretRef"),
+        ("HF_TOKEN", "token", "the podTemplate"),
+    ],
+)
+def test_a_missing_secret_is_made_with_the_key_that_is_asked_for(
+    build: Any, variable: str, key: str, field: str
+) -> None:
+    waiting = build.waiting("gateway", "CreateContainerConfigError", 'secret "absent" not found')
+    pod = build.pod("api-server", phase="Pending", statuses=[waiting])
+    reference = {"name": variable, "valueFrom": {"secretKeyRef": {"name": "absent", "key": key}}}
+    pod["spec"]["containers"] = [{"name": "gateway", "env": [{"name": "A", "value": "b"}, reference]}]
+    pod["metadata"]["namespace"] = "team"
+    trouble = trouble_of(pod)
+    assert trouble is not None
+    assert f"generic absent --namespace team --from-literal={key}=…" in trouble.message
+    assert f"Secret absent of {field}" in trouble.message
+
+
 def test_a_crash_loop_tells_the_last_words_and_where_to_read_more(build: Any) -> None:
     last = {"exitCode": 1, "message": "a long story\n\nValueError: no such data set\n"}
     waiting = build.waiting("environment", "CrashLoopBackOff", "back-off 40s", last)
@@ -86,16 +108,22 @@ def test_out_of_memory_is_named(build: Any) -> None:
     assert trouble is not None and "out of memory" in trouble.message and "this project" in trouble.message
 
 
-def test_a_pod_that_no_node_takes(build: Any) -> None:
-    unschedulable = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": '0/1 nodes: persistentvolumeclaim "store" not found',
-    }
-    trouble = trouble_of(build.pod("api-server", phase="Pending", conditions=[unschedulable]))
+@pytest.mark.parametrize(
+    ("component", "said", "words"),
+    [
+        ("api-server", '0/1 nodes: persistentvolumeclaim "store" not found', ["claim store", "create it in namespace"]),
+        ("environment", "0/1 nodes: Insufficient cpu", ["no place", "Insufficient cpu", "capacity, or", "podTemplate"]),
+        ("local-tinker", "0/1 nodes: Insufficient cpu", ["no place", "add capacity"]),
+    ],
+    ids=["a claim that is not there", "an environment for which none has room", "a server for which none has room"],
+)
+def test_a_pod_that_no_node_takes(build: Any, component: str, said: str, words: list[str]) -> None:
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    trouble = trouble_of(build.pod(component, phase="Pending", environment="e", conditions=[unschedulable]))
     assert trouble is not None and trouble.reason == "Unschedulable"
-    assert 'persistentvolumeclaim "store" not found' in trouble.message
+    for word in words:
+        assert word in trouble.message
+    assert "podTemplate" not in trouble.message or component == "environment"
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing", ""])
