@@ -129,10 +129,6 @@ class Rest:
     versions: dict[str, str]
 
 
-def _versions(space: Namespace) -> dict[str, str]:
-    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in space.list("tar")}
-
-
 @pytest.fixture(scope="session")
 def at_rest(shared: Namespace) -> Rest:
     """When every run of the shared namespace was over and its leftovers were away."""
@@ -145,7 +141,7 @@ def at_rest(shared: Namespace) -> Rest:
 
     shared.eventually("every run over", over, 400)
     time.sleep(10)
-    return Rest(time.monotonic(), shared.cluster.audit_size(), _versions(shared))
+    return Rest(time.monotonic(), shared.cluster.audit_size(), cluster_runs.versions(shared))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from cluster_runs import versions
 from real_cluster import DEPLOYMENT, SYSTEM, Namespace
 
 OPERATOR_USER = f"system:serviceaccount:{SYSTEM}:{DEPLOYMENT}"
@@ -23,5 +24,4 @@ def test_in_two_minutes_it_writes_nothing(shared: Namespace, at_rest: Any) -> No
     assert requests, "the operator was not even there"
     writes = [entry for entry in requests if entry["verb"] not in ("get", "list", "watch")]
     assert [entry for entry in writes if not is_housekeeping(entry)] == []
-    now = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in shared.list("tar")}
-    assert now == at_rest.versions
+    assert versions(shared) == at_rest.versions

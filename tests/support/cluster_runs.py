@@ -44,6 +44,11 @@ def is_over(run: dict[str, Any]) -> bool:
     return stalled or now.get("phase") in ("Complete", "Failed")
 
 
+def versions(space: Namespace) -> dict[str, str]:
+    """Resource version of every run; a run that nobody wrote keeps its own."""
+    return {run["metadata"]["name"]: run["metadata"]["resourceVersion"] for run in space.list("tar")}
+
+
 def at_step(space: Namespace, name: str, step: int, seconds: float = 240) -> None:
     def reached() -> bool:
         now = status(space, name)
