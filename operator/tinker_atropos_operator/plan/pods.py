@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tinker_atropos.protocol.credentials import KEY_VARIABLE
 from tinker_atropos_operator.plan.observed import Object, condition, label, name_of
 from tinker_atropos_operator.specs import labels
+from tinker_atropos_operator.specs.api_server import STORE_LOGIN_VARIABLE
 
 MAX_MESSAGE = 600
 """Characters of foreign text (kubelet, log lines) in a status message."""
@@ -19,8 +21,8 @@ _SECRET = re.compile(r'secret "(?P<missing>[^"]+)" not found|couldn\'t find key 
 
 
 _SECRET_FIELDS = {
-    "TINKER_API_KEY": "tinkerAPI.keySecretRef",
-    "TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD": "apiServer.store.secretRef",
+    KEY_VARIABLE: "tinkerAPI.keySecretRef",
+    STORE_LOGIN_VARIABLE: "apiServer.store.secretRef",
 }
 """Which field of a run file a variable with a Secret's value comes from."""
 _CLAIM = re.compile(r'persistentvolumeclaim "(?P<name>[^"]+)" not found')

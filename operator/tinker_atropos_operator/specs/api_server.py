@@ -12,6 +12,8 @@ from tinker_atropos_operator.specs import endpoints, labels, pods
 from tinker_atropos_operator.specs.deployments import deployment
 from tinker_atropos_operator.specs.run_objects import Child, Object, RunContext
 
+STORE_LOGIN_VARIABLE = "TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD"
+
 STORE_DIR = "/var/lib/tinker-atropos"
 EXPORT_DIR = "/var/lib/tinker-atropos-export"
 EXPORT_GRACE_SECONDS = 120
@@ -96,7 +98,7 @@ def _store(context: RunContext) -> str:
 def _store_password(store: Store) -> list[Object]:
     if store.secret_ref is None:
         return []
-    name = "TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD"
+    name = STORE_LOGIN_VARIABLE
     return [pods.from_secret(name, store.secret_ref.name, store.secret_ref.key)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tinker_atropos.protocol.credentials import KEY_VARIABLE, NO_KEY_NEEDED
 from tinker_atropos_operator.settings import Image
 from tinker_atropos_operator.specs.run_objects import Object, RunContext
 
@@ -126,15 +127,15 @@ def tinker_credentials(context: RunContext, token_secret: str, local_url: str) -
     api = context.spec.tinker_api
     if api.local is not None:
         return [
-            from_secret("TINKER_API_KEY", token_secret, LOCAL_TINKER_KEY),
+            from_secret(KEY_VARIABLE, token_secret, LOCAL_TINKER_KEY),
             variable("TINKER_BASE_URL", local_url),
         ]
     variables = []
     if api.key_secret_ref is not None:
-        variables.append(from_secret("TINKER_API_KEY", api.key_secret_ref.name, api.key_secret_ref.key))
+        variables.append(from_secret(KEY_VARIABLE, api.key_secret_ref.name, api.key_secret_ref.key))
     else:
         # The SDK refuses to start without a key; a server that asks for none never looks at it.
-        variables.append(variable("TINKER_API_KEY", "tml-none"))
+        variables.append(variable(KEY_VARIABLE, NO_KEY_NEEDED))
     if api.base_url is not None:
         variables.append(variable("TINKER_BASE_URL", api.base_url))
     return variables

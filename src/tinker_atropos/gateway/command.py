@@ -91,7 +91,7 @@ def command(
     from tinker_atropos.gateway.serve import Settings, run
     from tinker_atropos.gateway.tokenizer_files import TokenizerError
     from tinker_atropos.protocol import logs
-    from tinker_atropos.protocol.credentials import malformed_key, missing_key
+    from tinker_atropos.protocol.credentials import KEY_VARIABLE, malformed_key, missing_key
     from tinker_atropos.protocol.ending import end_now
     from tinker_atropos.protocol.listening import CannotListenError
     from tinker_atropos.protocol.token_file import read_token
@@ -109,7 +109,7 @@ def command(
         port=port,
         trajectories=trajectories,
         tinker_base_url=tinker_base_url or None,
-        tinker_api_key=os.environ.get("TINKER_API_KEY") or None,
+        tinker_api_key=os.environ.get(KEY_VARIABLE) or None,
         tokenizer=tokenizer or base_model,
         base_model=base_model,
         token=read_token(token_file),

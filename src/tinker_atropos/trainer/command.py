@@ -88,6 +88,7 @@ def command(
     import os
 
     from tinker_atropos.protocol import logs
+    from tinker_atropos.protocol.credentials import KEY_VARIABLE
     from tinker_atropos.protocol.ending import end_now
     from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.run.load import load_run_file
@@ -104,7 +105,7 @@ def command(
         spec=run.spec,
         trajectories=trajectories,
         tinker_base_url=tinker_base_url,
-        api_key=os.environ.get("TINKER_API_KEY") or ("tml-local" if run.spec.tinker_api.local else None),
+        api_key=os.environ.get(KEY_VARIABLE) or ("tml-local" if run.spec.tinker_api.local else None),
         token=read_token(token_file),
         progress_url=progress_url,
         progress_ca=progress_ca,
