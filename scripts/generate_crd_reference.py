@@ -109,16 +109,18 @@ def _default(node: Schema) -> str:
     return f"`{json.dumps(node['default'])}`"
 
 
-def _messages(node: Any) -> Iterator[str]:
+def _messages(node: Any, name: str = "") -> Iterator[str]:
+    """Messages of all rules below a part of the schema; those of one value begin with its name."""
     if isinstance(node, list):
         for item in node:
             yield from _messages(item)
     elif isinstance(node, dict):
         for key, value in node.items():
             if key == "x-kubernetes-validations":
-                yield from (str(rule["message"]) for rule in value)
+                of = f"{name}: " if node.get("type") == "string" else ""
+                yield from (f"{of}{rule['message']}" for rule in value)
             else:
-                yield from _messages(value)
+                yield from _messages(value, key)
 
 
 def _escape(text: str) -> str:

@@ -54,7 +54,10 @@ async def test_names_that_fit(world: World, name: str, environment_name: str, fi
     else:
         with pytest.raises(ApiError) as refused:
             await world.kube.create(api.RUNS, world.namespace, manifest)
-        assert "42 characters" in said(refused.value) or "lower-case" in said(refused.value)
+        told = said(refused.value)
+        lengths = f"the name has {len(name)} characters and the longest of environments[].name {len(environment_name)}"
+        assert "metadata.name: " in told
+        assert f"{lengths}; together they may have 42" in told or f"{name}: use lower-case letters" in told
 
 
 FULL: dict[str, Any] = {

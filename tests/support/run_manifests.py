@@ -101,7 +101,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"environments": [{"name": "a", "command": ["x"]}, {"name": "a", "command": ["y"]}]},
         "Duplicate",
     ),
-    "a name that is none": (environment(name="Digits_1"), "environments[0].name"),
+    "a name that is none": (
+        environment(name="Digits_1"),
+        "'Digits_1': an environment's name has lower-case letters",
+    ),
+    "a name of nothing": (environment(name=""), "'': an environment's name has"),
     "a name too long": (environment(name="a" * 31), "environments[0].name"),
     "fewer than no replicas": (environment(replicas=-1), "replicas"),
     "no weight": (environment(weight=0), "weight"),
@@ -116,7 +120,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
                 "store": {"export": {"volume": {"persistentVolumeClaim": {"claimName": "a"}}, "path": "a/../b"}}
             }
         },
-        "path",
+        "'a/../b' is no folder of the volume: write it like runs/mine",
     ),
     "an answer that is none to groups that do not pack": ({"apiServer": {"unpackable": "drop"}}, "unpackable"),
     "a minimum share above the maximum": (
@@ -138,19 +142,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an address for the embedded store": ({"apiServer": {"store": {"url": "redis://r"}}}, "only for type Redis"),
     "a password in the address": (
         {"apiServer": {"store": {"type": "Redis", "url": "redis://:pw@r"}}},
-        "apiServer.store.url",
+        "write it like redis://HOST:6379/0, without a password",
     ),
     "no endpoint": ({"tinkerAPI": {}}, "keySecretRef"),
     "two endpoints": ({"tinkerAPI": {"local": {}, "baseURL": "http://x"}}, "local"),
     "a local server and a key": ({"tinkerAPI": {"local": {}, "keySecretRef": {"name": "x"}}}, "local"),
-    "an address that is none": ({"tinkerAPI": {"baseURL": "own"}}, "baseURL"),
+    "an address that is none": (
+        {"tinkerAPI": {"baseURL": "own"}},
+        "'own' is no address: begin it with http:// or https://",
+    ),
     "two volumes": (volume(emptyDir={}, persistentVolumeClaim={"claimName": "x"}), "exactly one"),
     "no volume": (volume(), "exactly one"),
     "one setting said twice": (
         {"checkpoints": {"every": 5}, "config": {"tinker": {"save_checkpoint_interval": 6}}},
         "one setting",
     ),
-    "a deadline without a unit": ({"deadlines": {"startup": "90"}}, "startup"),
+    "a deadline without a unit": (
+        {"deadlines": {"startup": "90"}},
+        "'90' is no duration; write it like 90s, 10m or 1h30m",
+    ),
+    "a deadline in words": ({"deadlines": {"startup": "10 minutes"}}, "'10 minutes' is no duration"),
+    "no deadline at all": ({"deadlines": {"startup": ""}}, "'' is no duration"),
     "a store of a kind that does not exist": ({"apiServer": {"store": {"type": "Postgres"}}}, "type"),
     "endless retries": ({"trainer": {"backoffLimit": 1000}}, "backoffLimit"),
 }

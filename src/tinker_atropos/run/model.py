@@ -124,7 +124,9 @@ class TinkerAPI(_Kubernetes):
     """Which endpoint trains and samples."""
 
     key_secret_ref: SecretKeyRef | None = None
-    base_url: Annotated[Text, Field(pattern=r"^https?://")] | None = Field(default=None, alias="baseURL")
+    base_url: Annotated[Text, Field(pattern=r"^https?://", max_length=2048)] | None = Field(
+        default=None, alias="baseURL"
+    )
     local: LocalTinker | None = None
 
 

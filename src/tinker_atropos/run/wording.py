@@ -15,6 +15,7 @@ _FORMS = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower-case letters, digits and, between them, '-'",
     r"^https?://": "begin it with http:// or https://",
     r"^rediss?://[^@]+$": "write it like redis://HOST:6379/0, without a password (that comes from secretRef)",
+    r"^([^/.][^/]*(/[^/.][^/]*)*)?$": "write it like runs/mine, without / at its ends and parts that begin with '.'",
 }
 """Pattern of a field -> how to fulfil it."""
 

@@ -67,6 +67,13 @@ VALUES: tuple[Any, ...] = (
 )
 
 
+def patterns(schema: dict[str, Any]) -> list[str]:
+    """Regular expressions of a text: the schema's own, and those of rules, which say it better."""
+    rules = [rule["rule"] for rule in schema.get("x-kubernetes-validations", ())]
+    matched = [re.fullmatch(r"self\.matches\('(.+)'\)", rule) for rule in rules]
+    return [schema.get("pattern", ""), *(found[1].replace("\\\\", "\\") for found in matched if found)]
+
+
 def fits(schema: dict[str, Any], value: Any) -> bool:
     """Whether the API server's structural checks take a value; nothing (null) counts as left out above."""
     kind = schema.get("type")
@@ -92,7 +99,7 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
         return (
             schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", math.inf)
             and value in schema.get("enum", [value])
-            and re.search(schema.get("pattern", ""), value) is not None
+            and all(re.search(pattern, value) for pattern in patterns(schema))
         )
     if isinstance(value, list):
         size = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", math.inf)
