@@ -19,6 +19,10 @@ QUANTITIES = frozenset({"limits", "requests", "overhead", "capacity", "sizeLimit
 """Fields that the client calls text, and that also take a number (`cpu: 2`)."""
 
 
+PARTIAL = frozenset({"V1PodSpec", "V1Container"})
+"""Models of which a pod template gives only a part, which is laid over the rest."""
+
+
 def kind(name: str, type_: str) -> str:
     """A field's type in the table: a scalar's name or a model's, with [] for a list and {} for a mapping of it."""
     inner = re.fullmatch(r"[Ll]ist\[(.+)\]", type_)
@@ -33,7 +37,7 @@ def kind(name: str, type_: str) -> str:
 
 
 def table() -> dict[str, dict[str, str]]:
-    """Model name -> field -> kind, for all that a pod template can hold."""
+    """Model name -> field -> kind (with "!" when it must be there), for all that a pod template can hold."""
     from kubernetes.client import models
 
     found: dict[str, dict[str, str]] = {}
@@ -43,11 +47,17 @@ def table() -> dict[str, dict[str, str]]:
         if name in found:
             continue
         model = getattr(models, name)
+        required = {
+            info.serialization_alias or attribute
+            for attribute, info in model.model_fields.items()
+            if info.is_required() and name not in PARTIAL
+        }
         found[name] = {
             model.attribute_map[attribute]: kind(model.attribute_map[attribute], given)
+            + ("!" if model.attribute_map[attribute] in required else "")
             for attribute, given in sorted(model.openapi_types.items())
         }
-        waiting += [inner for value in found[name].values() if (inner := value.rstrip("[]{}"))[0].isupper()]
+        waiting += [inner for value in found[name].values() if (inner := value.rstrip("[]{}!"))[0].isupper()]
     return dict(sorted(found.items()))
 
 

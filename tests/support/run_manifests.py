@@ -70,6 +70,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number as text": (env(batch_size="8"), "batch_size"),
     "true for a number": (env(batch_size=True), "batch_size"),
     "half a step": (env(total_steps=1.5), "total_steps"),
+    "more steps than a number holds": (env(total_steps=10**20), "total_steps"),
+    "a seed that no number holds": ({"config": {"tinker": {"seed": -(2**70)}}}, "seed"),
+    "less than no steps": (env(total_steps=-5), "total_steps"),
+    "a deadline as a number": ({"deadlines": {"startup": 600}}, "startup"),
+    "a share in percent": (environment(minBatchShare="50%"), "minBatchShare"),
+    "a Secret of no name": ({"tinkerAPI": {"keySecretRef": {"name": ""}}}, "name"),
+    "half a replica": (environment(replicas=1.5), "replicas"),
     "text for true": (env(use_wandb="true"), "use_wandb"),
     "a number for text": (env(tokenizer_name=8), "tokenizer_name"),
     "a program in one text": (environment(command="python digits.py"), "command"),
@@ -178,6 +185,22 @@ ONLY_OF_A_CLUSTER: dict[str, dict[str, Any]] = {
         podTemplate={"spec": {"containers": [{"name": "environment", "resorces": {}}]}}
     ),
     "a misspelt key of a volume": volume(persistentVolumeClaim={"claimNam": "store"}),
+    "a claim without a name": volume(persistentVolumeClaim={}),
+    "a claim of a name that none can have": volume(persistentVolumeClaim={"claimName": "My_Claim"}),
+    "a size that is none": volume(emptyDir={"sizeLimit": "10GB"}),
+    "a quantity that is none": environment(
+        podTemplate={"spec": {"containers": [{"name": "environment", "resources": {"limits": {"cpu": "lots"}}}]}}
+    ),
+    "a Secret of a name that none can have": {"tinkerAPI": {"keySecretRef": {"name": "My Secret"}}},
+    "a key that no Secret can have": {"tinkerAPI": {"keySecretRef": {"name": "tinker", "key": "a/b"}}},
+    "an address without a host": {"tinkerAPI": {"baseURL": "http://"}},
+    "an image with a scheme": environment(image="https://ghcr.io/x/y:1"),
+    "an image in capitals": environment(image="MyImage:1"),
+    "an image with a space": environment(image="my image:1"),
+    "a program without a name": environment(command=["", "x"]),
+    "no time to start": {"deadlines": {"startup": "0s"}},
+    "a start that takes for ever": {"deadlines": {"startup": "99999999999999999d"}},
+    "an environment that begins nothing": env(max_num_workers=0),
 }
 """Taken by the API server, stopped by the operator before anything is made; refused where a file is read."""
 

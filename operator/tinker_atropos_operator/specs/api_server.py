@@ -44,7 +44,6 @@ def api_server(context: RunContext) -> Child:
             *([{"name": "export", "mountPath": EXPORT_DIR}] if export else []),
         ],
         ports={"trajectories": ports.TRAJECTORIES_HTTP, "grpc": ports.TRAJECTORIES_GRPC},
-        requests={"cpu": "50m", "memory": "128Mi"},
     )
     _probe(trajectories, ports.TRAJECTORIES_HTTP)
     tokenizer = spec.base_model if spec.tinker_api.local is not None else spec.config.env.tokenizer_name
@@ -63,7 +62,6 @@ def api_server(context: RunContext) -> Child:
         env=pods.tinker_credentials(context, token, endpoints.local_tinker(context.name)),
         mounts=[pods.TOKEN_MOUNT],
         ports={"gateway": ports.GATEWAY_HTTP},
-        requests={"cpu": "50m", "memory": "256Mi"},
     )
     _probe(gateway, ports.GATEWAY_HTTP)
     pod = pods.pod_spec(

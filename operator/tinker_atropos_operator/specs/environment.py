@@ -91,7 +91,6 @@ def _relay(context: RunContext, entry: Environment) -> Object:
         env=[{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         mounts=[pods.TOKEN_MOUNT, _TOKENIZER],
         ports={"health": ports.RELAY_HEALTH},
-        requests={"cpu": "10m", "memory": "64Mi"},
     )
     built["restartPolicy"] = "Always"
     # It waits for the gateway as long as the run may take to start; killing it earlier would gain nothing.

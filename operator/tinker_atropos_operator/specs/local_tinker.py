@@ -29,7 +29,6 @@ def local_tinker(context: RunContext) -> Child:
         env=[pods.from_secret("TINKER_ATROPOS_LOCAL_TINKER_API_KEY", secret, pods.LOCAL_TINKER_KEY)],
         mounts=[{"name": "data", "mountPath": DATA_DIR, "subPath": "local-tinker"}],
         ports={"http": ports.LOCAL_TINKER_HTTP},
-        requests={"cpu": "250m", "memory": "512Mi"},
     )
     server["readinessProbe"] = pods.http_probe("/healthz", ports.LOCAL_TINKER_HTTP, period=5, failures=6, timeout=10)
     volume = context.spec.api_server.store.volume

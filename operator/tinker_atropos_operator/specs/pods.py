@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tinker_atropos.protocol.credentials import KEY_VARIABLE, NO_KEY_NEEDED
+from tinker_atropos.run.pod_requests import REQUESTS
 from tinker_atropos_operator.settings import Image
 from tinker_atropos_operator.specs.run_objects import Object, RunContext
 
@@ -61,7 +62,6 @@ def container(
     env: Sequence[Object] = (),
     mounts: Sequence[Object] = (),
     ports: Mapping[str, int] | None = None,
-    requests: Mapping[str, str] | None = None,
 ) -> Object:
     """A container with a read-only root and a /tmp of its pod."""
     built: Object = {
@@ -85,8 +85,8 @@ def container(
         built["ports"] = [
             {"name": port_name, "containerPort": number, "protocol": "TCP"} for port_name, number in ports.items()
         ]
-    if requests:
-        built["resources"] = {"requests": dict(requests)}
+    if name in REQUESTS:
+        built["resources"] = {"requests": dict(REQUESTS[name])}
     return built
 
 

@@ -44,7 +44,6 @@ def trainer(context: RunContext, attempt: int) -> Child:
             {"name": "progress-token", "mountPath": _PROGRESS_DIR, "readOnly": True},
             pods.TOKEN_MOUNT,
         ],
-        requests={"cpu": "100m", "memory": "256Mi"},
     )
     pod = pods.pod_spec(
         [program],

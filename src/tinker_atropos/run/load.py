@@ -238,7 +238,7 @@ def _manifest(document: Mapping[str, Any]) -> RunFile:
         raise InvalidRunError(problems)
     if spec.get("tinkerAPI") is None and not any(nearest(key, ["tinkerAPI"]) for key in spec if key != "tinkerAPI"):
         problems.append(Problem("spec.tinkerAPI", "is missing", ENDPOINT_FIX))
-    problems += _pods(spec)
+    problems += [replace(problem, field=f"spec.{problem.field}") for problem in pod_template.spec_problems(spec)]
     parsed: RunSpec | None = None
     warnings: tuple[Problem, ...] = ()
     try:
@@ -280,28 +280,6 @@ def _named(metadata: object) -> tuple[str | None, list[Problem]]:
         fix = f"use lower-case letters, digits and '-', such as {_name(name)!r}"
         problems.append(Problem("metadata.name", f"{name!r} is no name of a Kubernetes object", fix))
     return (name if isinstance(name, str) and not problems else None), problems
-
-
-def _pods(spec: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with the parts of a spec that are handed on to Kubernetes as they are."""
-    found: list[Problem] = []
-    environments = spec.get("environments")
-    for index, environment in enumerate(environments if isinstance(environments, list) else []):
-        if isinstance(environment, Mapping) and isinstance(environment.get("podTemplate"), Mapping):
-            place = f"spec.environments[{index}].podTemplate"
-            found += pod_template.overlay_problems(place, environment["podTemplate"], "environment")
-    trainer = spec.get("trainer")
-    if isinstance(trainer, Mapping) and isinstance(trainer.get("podTemplate"), Mapping):
-        found += pod_template.overlay_problems("spec.trainer.podTemplate", trainer["podTemplate"], "trainer")
-    server = spec.get("apiServer")
-    store = server.get("store") if isinstance(server, Mapping) else None
-    volume = store.get("volume") if isinstance(store, Mapping) else None
-    if isinstance(volume, Mapping):
-        known = {key: value for key, value in volume.items() if isinstance(value, Mapping)}
-        place = "spec.apiServer.store.volume"
-        problems = pod_template.problems_of(place, known, pod_template.VOLUME)
-        found += [problem for problem in problems if "." in problem.field.removeprefix(f"{place}.")]
-    return found
 
 
 def _not_json(field: str, value: object) -> Iterator[Problem]:

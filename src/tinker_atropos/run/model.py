@@ -14,9 +14,17 @@ from pydantic.alias_generators import to_camel
 
 from tinker_atropos.run.duration import parse_duration
 
+LARGEST = 2**63 - 1
+"""Kubernetes keeps whole numbers in 64 bits."""
+
+LONGEST_DEADLINE_SECONDS = 365 * 86400.0
+
 
 def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(number, int) and not -LARGEST <= number <= LARGEST:
+        raise ValueError(f"{value} is too {'large' if number > 0 else 'small'} for a whole number")
+    return number
 
 
 # What the API server takes for these types, and nothing that would only be turned into one ("8", true for 1).
@@ -212,7 +220,11 @@ class Deadlines(_Kubernetes):
     @field_validator("startup")
     @classmethod
     def _is_duration(cls, value: str) -> str:
-        parse_duration(value)
+        seconds = parse_duration(value)
+        if seconds <= 0:
+            raise ValueError(f"{value!r} leaves no time; write it like 90s, 10m or 1h30m")
+        if seconds > LONGEST_DEADLINE_SECONDS:
+            raise ValueError(f"{value!r} is more than a year; write it like 90s, 10m or 1h30m")
         return value
 
     @property

@@ -32,6 +32,7 @@ from tinker_atropos.run.model import (
     local_model_name,
 )
 from tinker_atropos.run.problems import InvalidRunError, Problem, nearest, unknown_key
+from tinker_atropos.run.reference_rules import reference_problems
 from tinker_atropos.run.share_rules import share_problems
 from tinker_atropos.run.wording import not_mapping, problem_of
 
@@ -184,7 +185,11 @@ def _rules(spec: RunSpec) -> list[Problem]:
                 "they are one setting; keep one",
             )
         )
+    if env.max_num_workers == 0 or env.max_num_workers < -1:
+        fix = "give the groups in flight of one instance, such as 24, or -1 for enough of two batches"
+        found.append(Problem("config.env.max_num_workers", f"{env.max_num_workers} lets no rollout begin", fix))
     found += share_problems(spec)
+    found += reference_problems(spec)
     found += _store_rules(spec.api_server.store)
     for index, environment in enumerate(spec.environments):
         if (

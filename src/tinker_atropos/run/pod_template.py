@@ -13,12 +13,45 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from tinker_atropos.run import quantity, resources
 from tinker_atropos.run.problems import Problem, nearest, unknown_key
 from tinker_atropos.run.wording import not_list, not_mapping, not_switch, not_text, not_whole, shown
 
 POD_TEMPLATE = "V1PodTemplateSpec"
 VOLUME = "V1Volume"
 METADATA = "V1ObjectMeta"
+
+
+def spec_problems(spec: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the parts of a run's spec that are handed on to Kubernetes as they are.
+
+    The operator says the same sentences, of a pod template that the API server has refused."""
+    found: list[Problem] = []
+    environments = spec.get("environments")
+    for index, environment in enumerate(environments if isinstance(environments, list) else []):
+        if isinstance(environment, Mapping) and isinstance(environment.get("podTemplate"), Mapping):
+            place = f"environments[{index}].podTemplate"
+            found += overlay_problems(place, environment["podTemplate"], "environment")
+    trainer = spec.get("trainer")
+    if isinstance(trainer, Mapping) and isinstance(trainer.get("podTemplate"), Mapping):
+        found += overlay_problems("trainer.podTemplate", trainer["podTemplate"], "trainer")
+    server = spec.get("apiServer")
+    store = server.get("store") if isinstance(server, Mapping) else None
+    if isinstance(store, Mapping):
+        found += _volume_problems("apiServer.store.volume", store.get("volume"))
+        export = store.get("export")
+        if isinstance(export, Mapping):
+            found += _volume_problems("apiServer.store.export.volume", export.get("volume"))
+    return found
+
+
+def _volume_problems(place: str, volume: object) -> list[Problem]:
+    """What is wrong within the source of a volume; which sources there may be is judged with the spec."""
+    if not isinstance(volume, Mapping):
+        return []
+    known = {key: value for key, value in volume.items() if isinstance(value, Mapping)}
+    problems = problems_of(place, known, VOLUME)
+    return [problem for problem in problems if "." in problem.field.removeprefix(f"{place}.")]
 
 
 def problems_of(field: str, value: object, model: str) -> list[Problem]:
@@ -41,6 +74,13 @@ def overlay_problems(field: str, template: object, own_container: str) -> list[P
         elif name != own_container and "image" not in container:
             meant = f"the program's is called {own_container}; a container of your own needs an image"
             found.append(Problem(f"{place}.name", f"{shown(name)} is no container of this pod", meant))
+    for kind in ("containers", "initContainers"):
+        listed = spec.get(kind) if isinstance(spec, Mapping) else None
+        for index, container in enumerate(listed if isinstance(listed, list) else []):
+            given = container.get("resources") if isinstance(container, Mapping) else None
+            if isinstance(given, Mapping):
+                place = f"{field}.spec.{kind}[{index}].resources"
+                found += resources.problems_of(place, given, str(container.get("name")))
     return found
 
 
@@ -57,6 +97,7 @@ def _fields() -> Mapping[str, Mapping[str, str]]:
 
 
 def _judge(field: str, value: object, kind: str) -> Iterator[Problem]:
+    kind = kind.removesuffix("!")
     if value is None:
         return  # the same as leaving it out
     if kind.endswith("[]"):
@@ -83,6 +124,10 @@ def _judge_model(field: str, value: object, known: Mapping[str, str]) -> Iterato
     if not isinstance(value, Mapping):
         yield Problem(field, *not_mapping(value, field.rpartition(".")[2]))
         return
+    meant = {nearest(key, known) for key in value if key not in known}
+    for key, kind in known.items():
+        if kind.endswith("!") and value.get(key) is None and key not in meant:
+            yield Problem(f"{field}.{key}", "is missing", "give it a value")
     for key, item in value.items():
         if key in known:
             yield from _judge(f"{field}.{key}", item, known[key])
@@ -113,6 +158,5 @@ def _scalar(value: Any, kind: str) -> tuple[str, str] | None:
         case "switch":
             return None if isinstance(value, bool) else not_switch(value)
         case "quantity":
-            good = isinstance(value, str | int | float) and not isinstance(value, bool)
-            return None if good else (f"{shown(value)} is no quantity", "write it like 500m, 2 or 4Gi")
+            return quantity.not_quantity(value)
     return None

@@ -5,6 +5,7 @@ pydantic's own texts speak of its classes and of Python ("instance", "tuple"); n
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,6 +75,8 @@ def not_whole(value: object) -> tuple[str, str]:
     fix = ""
     if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
         fix = f"write it without quotes: {value.strip()}"
+    elif isinstance(value, float):
+        fix = f"write {math.floor(value)} or {math.ceil(value)}"
     return f"{shown(value)} is not a whole number", fix
 
 
@@ -110,10 +113,11 @@ def _say(kind: str, given: object, context: Mapping[str, Any], location: Sequenc
         case "int_type" | "int_parsing" | "int_from_float" | "int_parsing_size":
             return not_whole(given)
         case "float_type" | "float_parsing" | "finite_number":
-            fix = "write it without quotes" if isinstance(given, str) and _is_number(given) else ""
-            return f"{value} is not a number", fix
+            return f"{value} is not a number", _number_fix(given)
         case "bool_type" | "bool_parsing":
             return not_switch(given)
+        case "string_type" if location[-1] == "startup" and isinstance(given, int | float):
+            return f"{value} is no duration", f"write {value}s, or like 10m or 1h30m"
         case "string_type":
             return not_text(given)
         case "tuple_type" | "list_type":
@@ -127,9 +131,8 @@ def _say(kind: str, given: object, context: Mapping[str, Any], location: Sequenc
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             low, own = kind.startswith("greater"), kind.endswith("equal")
             limit = next(iter(context.values()))
-            bound = (
-                f"at {'least' if low else 'most'} {limit:g}" if own else f"{'more' if low else 'less'} than {limit:g}"
-            )
+            edge = f"{limit}" if isinstance(limit, int) else f"{limit:g}"
+            bound = f"at {'least' if low else 'most'} {edge}" if own else f"{'more' if low else 'less'} than {edge}"
             return f"{value} is too {'small' if low else 'large'}", f"it must be {bound}"
         case "too_short":
             return "is empty", _EXAMPLES.get(str(location[-1]), f"give at least {context['min_length']}")
@@ -158,6 +161,15 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
+
+
+def _number_fix(given: object) -> str:
+    if not isinstance(given, str):
+        return ""
+    if _is_number(given):
+        return "write it without quotes"
+    part = given.strip().removesuffix("%")
+    return f"write {float(part) / 100:g}" if part != given.strip() and _is_number(part) else ""
 
 
 def _is_number(text: str) -> bool:

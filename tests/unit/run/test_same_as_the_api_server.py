@@ -160,6 +160,10 @@ BETWEEN_FIELDS = (
     "the maximum shares",
     "is not a multiple of",
     "is below the environment's",
+    "is missing; give it a value",
+    "is no name of a",
+    "is no key of a Secret",
+    "lets no rollout begin",
 )
 """Words of problems that are about more than this one value, or about what the operator judges."""
 
