@@ -28,7 +28,7 @@ class Image:
 
 
 OPERATOR = Image("operator", ("operator",), ("build", "base"))
-API_SERVER = Image("api-server", ("trajectories", "gateway"), ("build", "runtime"))
+API_SERVER = Image("api-server", ("trajectories", "gateway", "bucket"), ("build", "runtime"))
 TRAINER = Image("trainer", ("trainer",), ("build", "runtime"))
 ENVIRONMENT = Image("environment", ("relay", "environment"), ("build", "runtime"))
 LOCAL_TINKER = Image("local-tinker", ("local-tinker",), ("build", "runtime"))

@@ -20,6 +20,10 @@ def volume(**source: Any) -> dict[str, Any]:
     return {"apiServer": {"store": {"volume": source}}}
 
 
+def export(**fields: Any) -> dict[str, Any]:
+    return {"apiServer": {"store": {"export": fields}}}
+
+
 ACCEPTED: dict[str, dict[str, Any]] = {
     "the quick start": {},
     "nothing but what must be": {"config": {}},
@@ -44,6 +48,13 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "an export to a claim": {
         "apiServer": {"store": {"export": {"volume": {"persistentVolumeClaim": {"claimName": "a"}}, "path": "runs/x"}}}
     },
+    "an export to a bucket": export(bucket="s3://archive"),
+    "an export to a place in a bucket of another service": export(
+        bucket="s3://my-archive.1/runs/team_a/v=1/",
+        endpoint="https://minio.example.com:9000",
+        region="eu-central-1",
+        secretRef={"name": "s3"},
+    ),
     "groups that do not pack": {"apiServer": {"unpackable": "Drop", "unknownVersion": "Drop"}},
     "shares that sum to 1": {
         **env(group_size=4, batch_size=40),
@@ -116,7 +127,30 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name too long": (environment(name="a" * 31), "environments[0].name"),
     "fewer than no replicas": (environment(replicas=-1), "replicas"),
     "no weight": (environment(weight=0), "weight"),
-    "an export without a volume": ({"apiServer": {"store": {"export": {"path": "x"}}}}, "volume"),
+    "an export without a volume": (export(path="x"), "give either volume (and path) or bucket"),
+    "an export to a volume and a bucket": (
+        export(bucket="s3://archive", volume={"persistentVolumeClaim": {"claimName": "a"}}),
+        "give either volume (and path) or bucket",
+    ),
+    "an export to a folder of a bucket": (export(bucket="s3://archive", path="x"), "path is only for volume"),
+    "an export to a volume at an endpoint": (
+        export(volume={"persistentVolumeClaim": {"claimName": "a"}}, endpoint="http://minio:9000"),
+        "endpoint, region and secretRef are only for bucket",
+    ),
+    "an export to a bucket of another scheme": (
+        export(bucket="gs://archive"),
+        "'gs://archive' is no place in a bucket",
+    ),
+    "an export to a bucket with a name that is none": (
+        export(bucket="s3://Archive"),
+        "write it like s3://my-bucket/runs",
+    ),
+    "an export out of its bucket": (export(bucket="s3://archive/../b"), "write it like s3://my-bucket/runs"),
+    "an export with a key in the endpoint": (
+        export(bucket="s3://archive", endpoint="https://key:secret@minio"),
+        "without a user or password",
+    ),
+    "an export with a Secret without a name": (export(bucket="s3://archive", secretRef={}), "secretRef.name"),
     "an export to a volume that dies with the pod": (
         {"apiServer": {"store": {"export": {"volume": {"emptyDir": {}}}}}},
         "export.volume",

@@ -92,6 +92,10 @@ def _secret_use(pod: Object, name: str) -> tuple[str, str]:
     """Which key of a Secret the pod wants, and the field of the run file that says so."""
     spec = pod.get("spec") or {}
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        for source in container.get("envFrom") or ():
+            if (source.get("secretRef") or {}).get("name") == name:
+                ours = label(pod, labels.COMPONENT) == labels.API_SERVER
+                return ("AWS_ACCESS_KEY_ID", "apiServer.store.export.secretRef") if ours else ("KEY", "the podTemplate")
         for variable in container.get("env") or ():
             reference = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
             if reference.get("name") == name:

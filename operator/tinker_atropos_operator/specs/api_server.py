@@ -35,16 +35,18 @@ def api_server(context: RunContext) -> Child:
             f"--grpc-port={ports.TRAJECTORIES_GRPC}",
             f"--store={_store(context)}",
             f"--token-file={pods.TOKEN_FILE}",
-            *([f"--export={export_path(context, export)}"] if export else []),
+            *(_export(context, export) if export else []),
         ],
         env=_store_password(spec.api_server.store),
         mounts=[
             {"name": "store", "mountPath": STORE_DIR, "subPath": "trajectories"},
             pods.TOKEN_MOUNT,
-            *([{"name": "export", "mountPath": EXPORT_DIR}] if export else []),
+            *([{"name": "export", "mountPath": EXPORT_DIR}] if export and export.volume else []),
         ],
         ports={"trajectories": ports.TRAJECTORIES_HTTP, "grpc": ports.TRAJECTORIES_GRPC},
     )
+    if export is not None and export.secret_ref is not None:
+        trajectories["envFrom"] = [{"secretRef": {"name": export.secret_ref.name}}]
     _probe(trajectories, ports.TRAJECTORIES_HTTP)
     tokenizer = spec.base_model if spec.tinker_api.local is not None else spec.config.env.tokenizer_name
     gateway = pods.container(
@@ -69,7 +71,7 @@ def api_server(context: RunContext) -> Child:
         [
             {"name": "store", **spec.api_server.store.volume},
             pods.token_volume(token),
-            *([{"name": "export", **export.volume}] if export else []),
+            *([{"name": "export", **export.volume}] if export and export.volume else []),
         ],
         grace_seconds=EXPORT_GRACE_SECONDS if export else 30,
     )
@@ -82,9 +84,14 @@ def api_server(context: RunContext) -> Child:
     )
 
 
-def export_path(context: RunContext, export: Export) -> str:
-    """The run's own folder on the export's volume, as the trajectory server sees it."""
-    return "/".join(part for part in (EXPORT_DIR, export.path, f"{context.name}-{context.uid}") if part)
+def _export(context: RunContext, export: Export) -> list[str]:
+    """Where the trajectory server leaves the run: its own folder on the volume, or its own place in the bucket."""
+    own = f"{context.name}-{context.uid}"
+    if export.bucket is None:
+        return [f"--export={'/'.join(part for part in (EXPORT_DIR, export.path, own) if part)}"]
+    given = {"endpoint": export.endpoint, "region": export.region}
+    options = [f"--export-{name}={value}" for name, value in given.items() if value is not None]
+    return [f"--export={export.bucket_of(own)}", *options]
 
 
 def _store(context: RunContext) -> str:

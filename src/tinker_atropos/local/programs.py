@@ -154,6 +154,7 @@ def programs(
             "local-tinker", host="127.0.0.1", port=ports.local_tinker, data=folders.tinker, model=model, api_key=api_key
         )
         listed.append(Program("local-tinker", arguments))
+    exported = spec.api_server.store.export
     arguments = _own(
         "trajectories",
         host="127.0.0.1",
@@ -161,6 +162,8 @@ def programs(
         grpc_port=ports.trajectories_grpc,
         store=store(spec, uid, folders),
         export=export(run, uid, folders),
+        export_endpoint=None if exported is None else exported.endpoint,
+        export_region=None if exported is None else exported.region,
         token_file=token,
     )
     listed.append(Program("trajectories", arguments))
@@ -236,10 +239,15 @@ def store(spec: RunSpec, uid: str, folders: Folders) -> str:
     return str(folders.store) if url is None else f"{url}?run={uid}"
 
 
-def export(run: RunFile, uid: str, folders: Folders) -> Path | None:
-    """Where the ledger goes when the run is over: here the run's folder stands for the volume."""
-    wanted = run.spec.api_server.store.export
-    return None if wanted is None else folders.root / "export" / wanted.path / f"{run.name}-{uid}"
+def export(run: RunFile, uid: str, folders: Folders) -> Path | str | None:
+    """Where the ledger goes when the run is over: the bucket, or the run's folder, which stands for the volume here.
+
+    A bucket's credentials are taken from the AWS_* variables: there is no Secret here.
+    """
+    wanted, own = run.spec.api_server.store.export, f"{run.name}-{uid}"
+    if wanted is None:
+        return None
+    return folders.root / "export" / wanted.path / own if wanted.bucket is None else wanted.bucket_of(own)
 
 
 def tokenizer(spec: RunSpec) -> str:

@@ -115,6 +115,13 @@ class _Kubernetes(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
+BUCKET_ADDRESS = r"^s3://[a-z0-9][a-z0-9.-]+[a-z0-9](/[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]*)*/?$"
+"""A bucket and, perhaps, a prefix in it."""
+
+ENDPOINT = r"^https?://[^@/ ]+(/[^@ ]*)?$"
+"""Address of a service, without a user or password."""
+
+
 class SecretKeyRef(_Kubernetes):
     """Key of a Secret in the run's namespace."""
 
@@ -164,13 +171,30 @@ class StoreSecretRef(SecretKeyRef):
     key: Annotated[Text, Field(min_length=1, max_length=253)] = "password"
 
 
-class Export(_Kubernetes):
-    """Where the run's ledger is left when the run is over."""
+class SecretRef(_Kubernetes):
+    """A Secret, all of it."""
 
-    volume: dict[str, Any]
+    name: Annotated[Text, Field(min_length=1, max_length=253)]
+
+
+class Export(_Kubernetes):
+    """Where the run's ledger is left when the run is over: a folder of a volume, or a bucket."""
+
+    volume: dict[str, Any] | None = None
     """A Kubernetes volume source that outlives the run's pods."""
     path: Annotated[Text, Field(max_length=256, pattern=r"^([^/.][^/]*(/[^/.][^/]*)*)?$")] = ""
     """Folder in the volume; the run's own, <name>-<uid>, is made in it."""
+    bucket: Annotated[Text, Field(max_length=512, pattern=BUCKET_ADDRESS)] | None = None
+    """Bucket and prefix; the run's own, <name>-<uid>, is put behind it."""
+    endpoint: Annotated[Text, Field(max_length=512, pattern=ENDPOINT)] | None = None
+    """URL of a service other than Amazon's."""
+    region: Annotated[Text, Field(max_length=64, pattern=r"^[a-z0-9-]+$")] | None = None
+    secret_ref: SecretRef | None = None
+    """Its keys become variables of the trajectory server: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY …"""
+
+    def bucket_of(self, run: str) -> str:
+        """The run's own place in the bucket; run: <name>-<uid>."""
+        return f"{(self.bucket or '').rstrip('/')}/{run}"
 
 
 class Store(_Kubernetes):

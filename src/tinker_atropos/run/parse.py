@@ -24,6 +24,7 @@ from tinker_atropos.run.model import (
     OpenAIConfig,
     RunSpec,
     SecretKeyRef,
+    SecretRef,
     Store,
     StoreSecretRef,
     TinkerAPI,
@@ -114,7 +115,9 @@ def _unknown_keys(spec: Mapping[str, Any]) -> list[Problem]:
     found += _extra("apiServer", server, APIServer) + _extra("apiServer.store", _mapping(server.get("store")), Store)
     secret = _mapping(_mapping(server.get("store")).get("secretRef"))
     found += _extra("apiServer.store.secretRef", secret, StoreSecretRef)
-    found += _extra("apiServer.store.export", _mapping(_mapping(server.get("store")).get("export")), Export)
+    export = _mapping(_mapping(server.get("store")).get("export"))
+    found += _extra("apiServer.store.export", export, Export)
+    found += _extra("apiServer.store.export.secretRef", _mapping(export.get("secretRef")), SecretRef)
     found += _extra("checkpoints", _mapping(spec.get("checkpoints")), Checkpoints)
     found += _extra("trainer", _mapping(spec.get("trainer")), Trainer)
     found += _extra("deadlines", _mapping(spec.get("deadlines")), Deadlines)
@@ -262,7 +265,7 @@ def _store_rules(store: Store) -> list[Problem]:
     field = "apiServer.store"
     found = _volume_rules(f"{field}.volume", store.volume, VOLUME_SOURCES)
     if store.export is not None:
-        found += _volume_rules(f"{field}.export.volume", store.export.volume, EXPORT_SOURCES)
+        found += _export_rules(f"{field}.export", store.export)
     if store.type == "Redis" and store.url is None:
         fix = "give the server's address, such as redis://redis:6379/0"
         return [*found, Problem(f"{field}.url", "is missing for type Redis", fix)]
@@ -270,6 +273,23 @@ def _store_rules(store: Store) -> list[Problem]:
     if store.type == "Embedded" and given:
         found.append(Problem(f"{field}.{given[0]}", "is given for type Embedded", "use type: Redis, or leave it out"))
     return found
+
+
+def _export_rules(field: str, export: Export) -> list[Problem]:
+    beside = {"endpoint": export.endpoint, "region": export.region, "secretRef": export.secret_ref}
+    if export.volume is None and export.bucket is None:
+        fix = "give volume: {persistentVolumeClaim: {claimName: …}}, or bucket: s3://my-bucket/runs"
+        return [Problem(field, "names neither volume nor bucket", fix)]
+    if export.volume is not None and export.bucket is not None:
+        return [Problem(field, "both volume and bucket are given", "keep one")]
+    if export.volume is not None:
+        fix = "leave it out, or give bucket: s3://my-bucket/runs instead of volume"
+        found = [Problem(f"{field}.{name}", "is only for bucket", fix) for name, value in beside.items() if value]
+        return found + _volume_rules(f"{field}.volume", export.volume, EXPORT_SOURCES)
+    if export.path:
+        fix = f"put it behind the bucket: {(export.bucket or '').rstrip('/')}/{export.path}"
+        return [Problem(f"{field}.path", "is only for volume", fix)]
+    return []
 
 
 def _volume_rules(field: str, volume: Mapping[str, Any], sources: Sequence[str]) -> list[Problem]:

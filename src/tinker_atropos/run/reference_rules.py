@@ -25,6 +25,8 @@ def reference_problems(spec: RunSpec) -> list[Problem]:
         found += _secret("tinkerAPI.keySecretRef", api.key_secret_ref)
     if store.secret_ref is not None:
         found += _secret("apiServer.store.secretRef", store.secret_ref)
+    if store.export is not None and store.export.secret_ref is not None:
+        found += _object("apiServer.store.export.secretRef.name", store.export.secret_ref.name, "Secret")
     if api.base_url is not None and not _has_host(api.base_url):
         fix = "write it like https://tinker.example.com"
         found.append(Problem("tinkerAPI.baseURL", f"{api.base_url!r} names no host", fix))

@@ -10,11 +10,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tinker_atropos.run.model import BUCKET_ADDRESS, ENDPOINT
 from tinker_atropos.run.problems import Problem, nearest
 
 _FORMS = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower-case letters, digits and, between them, '-'",
     r"^https?://": "begin it with http:// or https://",
+    BUCKET_ADDRESS: "write it like s3://my-bucket/runs: letters, digits, '-', '_' and '.' between slashes",
+    ENDPOINT: "write it like https://minio.example.com:9000",
     r"^rediss?://[^@]+$": "write it like redis://HOST:6379/0, without a password (that comes from secretRef)",
     r"^([^/.][^/]*(/[^/.][^/]*)*)?$": "write it like runs/mine, without / at its ends and parts that begin with '.'",
 }
@@ -35,6 +38,7 @@ _MAIN_KEYS: Mapping[object, str] = {
     "metadata": "name",
     "openai": "model_name",
     "store": "type",
+    "export": "bucket",
     "deadlines": "startup",
 }
 """What people mean who write one value where a mapping belongs."""

@@ -1,6 +1,6 @@
 """`tinker-atropos audit`: is every acknowledged group accounted for once?
 
-Asks a running server for its ledger, or reads a store directory that a run left behind; changes nothing.
+Asks a running server for its ledger, or reads what a run left behind in a directory or a bucket; changes nothing.
 """
 
 from __future__ import annotations
@@ -58,19 +58,30 @@ def balance(entries: Iterable[Mapping[str, Any]], stored: int) -> Balance:
 
 
 @click.command("audit")
-@click.argument("run", metavar="URL|DIRECTORY")
+@click.argument("run", metavar="URL|DIRECTORY|s3://BUCKET/PREFIX")
 @click.option("--token", help="The run's token, when the server wants one; better given as --token-file.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the run's token.")
 @click.option(
     "--store-password", help="Password of a Redis store; better given as TINKER_ATROPOS_AUDIT_STORE_PASSWORD."
 )
+@click.option("--endpoint", help="URL of the service that has the bucket, when it is not Amazon's.")
+@click.option("--region", help="Region of the bucket.")
 @click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Form of the answer."
 )
-def command(run: str, token: str | None, token_file: Path | None, store_password: str | None, output: str) -> None:
+def command(
+    run: str,
+    token: str | None,
+    token_file: Path | None,
+    store_password: str | None,
+    endpoint: str | None,
+    region: str | None,
+    output: str,
+) -> None:
     """Check that every acknowledged group of a run is accounted for once, and show what became of them.
 
-    Exit status 0 when the ledger balances, 1 when it does not or there is none.
+    Exit status 0 when the ledger balances, 1 when it does not or there is none. A bucket's credentials are taken from
+    the usual AWS_* variables.
 
     \b
     Examples:
@@ -78,6 +89,7 @@ def command(run: str, token: str | None, token_file: Path | None, store_password
       tinker-atropos audit ./run-store                          what a run left behind
       tinker-atropos audit ~/.local/state/tinker-atropos/runs/quickstart-…      a run of this machine
       tinker-atropos audit 'redis://redis:6379/0?run=NAME'      a run on a Redis server
+      tinker-atropos audit s3://archive/runs/quickstart-…       an export in a bucket
     """
     from tinker_atropos.protocol.token_file import read_token
     from tinker_atropos.trajectories import audited
@@ -87,6 +99,8 @@ def command(run: str, token: str | None, token_file: Path | None, store_password
             entries, stored = audited.of_server(run.rstrip("/"), read_token(token_file) or token)
         elif run.startswith(("redis://", "rediss://", "unix://")):
             entries, stored = audited.of_redis(run, store_password)
+        elif run.startswith("s3://"):
+            entries, stored = audited.of_bucket(run, endpoint, region)
         else:
             entries, stored = audited.of_directory(Path(run))
         result = balance(entries, stored)

@@ -1,4 +1,4 @@
-"""Where an audit finds a ledger: a running server, a store that a run left behind, a Redis server. Changes nothing."""
+"""Where an audit finds a ledger: a running server, what a run left behind, a Redis server. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import httpx
 import redis.exceptions
 
 from tinker_atropos.protocol.identity import AUTHORIZATION_HEADER, bearer
+from tinker_atropos.trajectories.export_bucket import Bucket, BucketError, exported_snapshot
 from tinker_atropos.trajectories.ledger import Ledger
 from tinker_atropos.trajectories.store import Recovered, StoreCorruptError, StoreUnavailableError
 from tinker_atropos.trajectories.store.address import with_password
-from tinker_atropos.trajectories.store.embedded import look_into
+from tinker_atropos.trajectories.store.embedded import look_into, snapshot_in
 from tinker_atropos.trajectories.store.redis import look_into_redis
 
 Entries = Iterable[Mapping[str, Any]]
@@ -80,6 +81,16 @@ def of_redis(address: str, password: str | None) -> tuple[Entries, int]:
         return _of_recovered(lambda: asyncio.run(look_into_redis(whole)), address.rpartition("@")[2])
     except (StoreUnavailableError, redis.exceptions.RedisError) as error:
         raise NoLedgerError(str(error)) from None
+
+
+def of_bucket(address: str, endpoint: str | None, region: str | None) -> tuple[Entries, int]:
+    """The same of a run that was exported to a bucket."""
+    try:
+        bucket = Bucket(address, endpoint, region)
+        data = asyncio.run(exported_snapshot(bucket))
+    except BucketError as error:
+        raise NoLedgerError(str(error)) from None
+    return _of_recovered(lambda: Recovered(snapshot_in(data, bucket.url), []), bucket.url)
 
 
 def _store_in(directory: Path) -> Path:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tinker_atropos.protocol.options import FiniteRange
 from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
+
+if TYPE_CHECKING:
+    from tinker_atropos.trajectories.export_bucket import Bucket
 
 
 @click.command("trajectories")
@@ -65,9 +69,11 @@ from tinker_atropos.protocol.ports import TRAJECTORIES_GRPC
 )
 @click.option(
     "--export",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory that the run's ledger is exported to when the run is over or the server ends; see `audit`.",
+    help="Directory, or s3://BUCKET/PREFIX, that the run's ledger is exported to when the run is over or the server "
+    "ends; see `audit`. A bucket's credentials are taken from the usual AWS_* variables.",
 )
+@click.option("--export-endpoint", help="URL of the service that has the bucket, when it is not Amazon's.")
+@click.option("--export-region", help="Region of the bucket.")
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 def command(
     host: str,
@@ -80,7 +86,9 @@ def command(
     max_body_mb: int,
     max_queue_mb: int,
     compact_mb: float,
-    export: Path | None,
+    export: str | None,
+    export_endpoint: str | None,
+    export_region: str | None,
     log_level: str,
 ) -> None:
     """Serve Atropos' API: environments post scored groups, trainers get batches; nothing acknowledged is ever lost.
@@ -105,6 +113,7 @@ def command(
     if not store or (separator and scheme not in ("redis", "rediss", "unix")):
         text = f"{store!r} is no place for a store; give a directory, or redis://HOST:PORT/DB?run=NAME"
         raise click.BadParameter(text, param_hint="--store")
+    place = _export_place(export, export_endpoint, export_region)
     if token_file is not None:
         token = read_token(token_file)
     try:
@@ -120,7 +129,7 @@ def command(
                     max_body_mb << 20,
                     max_queue_mb << 20,
                     int(compact_mb * 2**20),
-                    export,
+                    place,
                 )
             )
         )
@@ -128,3 +137,24 @@ def command(
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"--store {error.filename or store}: {error.strerror or error}") from None
+
+
+def _export_place(export: str | None, endpoint: str | None, region: str | None) -> Path | Bucket | None:
+    """What is wrong with it is said now, not when the run is over."""
+    from tinker_atropos.trajectories.export_bucket import SCHEME, Bucket, BucketError
+
+    if export is not None and "://" in export:
+        try:
+            bucket = Bucket(export, endpoint, region)
+            bucket.check()
+        except BucketError as error:
+            raise click.BadParameter(str(error), param_hint="--export") from None
+        return bucket
+    if endpoint or region:
+        given = "--export-endpoint" if endpoint else "--export-region"
+        raise click.BadParameter(f"is only for a bucket; give --export {SCHEME}BUCKET/PREFIX", param_hint=given)
+    if not export:
+        return None
+    if Path(export).is_file():
+        raise click.BadParameter(f"{export!r} is a file; give a directory", param_hint="--export")
+    return Path(export)

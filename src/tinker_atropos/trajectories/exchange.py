@@ -549,7 +549,7 @@ class Exchange:
         """The run is over: export it; where to, "" = nowhere. Raises ExportError."""
         self.ledger.check_epoch(epoch)
         await self.export()
-        return str(self._export.directory) if self._export is not None else ""
+        return self._export.place if self._export is not None else ""
 
     async def export(self) -> None:
         """Write the export if one is asked for and it is not up to date. Raises ExportError."""
@@ -558,7 +558,7 @@ class Exchange:
         async def write() -> None:
             if export is not None and export.due(self.ledger):
                 await export.write(self.ledger, self._living_payloads(), self._clock())
-                logger.info("exported to %s", export.directory)
+                logger.info("exported to %s", export.place)
 
         await self._alone(write)
 

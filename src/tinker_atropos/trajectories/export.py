@@ -1,7 +1,8 @@
-"""What a run leaves behind when it is over: its ledger, and the payload that was not trained, in a directory.
+"""What a run leaves behind when it is over: its ledger, and the payload that was not trained, in a directory or bucket.
 
-The directory is a store of the embedded kind that was closed in order, whatever store the run had:
-`tinker-atropos audit` reads it, and `tinker-atropos trajectories --store` can serve from it. `run.json` is for people.
+The files are those of a store of the embedded kind that was closed in order, whatever store the run had:
+`tinker-atropos audit` reads them, and `tinker-atropos trajectories --store` can serve from them. `run.json` is for
+people.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,25 @@ from tinker_atropos.trajectories.ledger import Ledger
 from tinker_atropos.trajectories.store.segment import SEAL, header
 
 SUMMARY = "run.json"
-_SEGMENT, _SNAPSHOT = "segment-00000001.log", "snapshot-00000002.json"
+
+
+def segment_name(number: int) -> str:
+    return f"segment-{number:08}.log"
+
+
+def snapshot_name(number: int) -> str:
+    return f"snapshot-{number:08}.json"
 
 
 class ExportError(Exception):
     """The export could not be written; the message says where and why."""
 
 
-class Export:
-    """Writes a run's export to one directory; again and again, each time whole or not at all."""
+class Export(ABC):
+    """Writes a run's export to one place; again and again, each time whole or not at all."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, place: str) -> None:
+        self.place = place
         self._written: tuple[object, ...] | None = None
 
     def due(self, ledger: Ledger) -> bool:
@@ -40,25 +49,41 @@ class Export:
 
     async def write(self, ledger: Ledger, payloads: AsyncIterator[tuple[int, bytes]], now: float) -> None:
         """payloads: of the groups that still have one. Nothing may move in the ledger meanwhile. Raises ExportError."""
-        mark, snapshot, told = _mark(ledger), ledger.to_snapshot(), summary(ledger, now)
+        mark, snapshot = _mark(ledger), ledger.to_snapshot()
+        snapshot = crc32(snapshot).to_bytes(4, "little") + snapshot
+        await self._write((record(*payload) async for payload in payloads), snapshot, summary(ledger, now))
+        self._written = mark
+
+    @abstractmethod
+    async def _write(self, records: AsyncIterator[bytes], snapshot: bytes, told: Mapping[str, Any]) -> None:
+        """records: of a segment, without its seal. snapshot: a whole file. told: `run.json`."""
+
+
+class DirectoryExport(Export):
+    """Written beside and renamed, so that the directory is there whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(str(directory))
+        self.directory = directory
+
+    async def _write(self, records: AsyncIterator[bytes], snapshot: bytes, told: Mapping[str, Any]) -> None:
         beside = self.directory.with_name(f".{self.directory.name}.part")
         try:
             if self._is_foreign():
                 raise ExportError(f"{self.directory} is there already and is no export; give a folder of its own")
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
-            with (beside / _SEGMENT).open("xb") as file:
-                async for number, payload in payloads:
-                    file.write(header(b"", number, payload, crc32(payload)) + payload)
+            with (beside / segment_name(1)).open("xb") as file:
+                async for one in records:
+                    file.write(one)
                 file.write(SEAL)
                 _sync(file.fileno())
-            _write(beside / _SNAPSHOT, crc32(snapshot).to_bytes(4, "little") + snapshot)
-            _write(beside / SUMMARY, orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
+            _write(beside / snapshot_name(2), snapshot)
+            _write(beside / SUMMARY, readable(told))
             _sync_directory(beside)
             self._put_in_place(beside)
         except OSError as error:
             raise ExportError(f"cannot write the export {self.directory}: {error.strerror or error}") from error
-        self._written = mark
 
     def _is_foreign(self) -> bool:
         if not self.directory.is_dir():
@@ -73,6 +98,15 @@ class Export:
         beside.rename(self.directory)
         _sync_directory(self.directory.parent)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def record(number: int, payload: bytes) -> bytes:
+    """A payload as it stands in a segment."""
+    return header(b"", number, payload, crc32(payload)) + payload
+
+
+def readable(told: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def summary(ledger: Ledger, now: float) -> Mapping[str, Any]:

@@ -18,7 +18,8 @@ from tinker_atropos.protocol import trajectories_pb2_grpc as pb_grpc
 from tinker_atropos.protocol.listening import CannotListenError
 from tinker_atropos.trajectories.connection import Connection
 from tinker_atropos.trajectories.exchange import Exchange
-from tinker_atropos.trajectories.export import Export, ExportError
+from tinker_atropos.trajectories.export import DirectoryExport, Export, ExportError
+from tinker_atropos.trajectories.export_bucket import Bucket, BucketExport
 from tinker_atropos.trajectories.ledger import fold
 from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.routes import Routes
@@ -43,8 +44,8 @@ class Options:
     max_body: int
     max_held_bytes: int = 0
     journal_bytes: int = JOURNAL_BYTES
-    export: Path | None = None
-    """Directory that the run is exported to when it is over, or when this process ends."""
+    export: Path | Bucket | None = None
+    """Where the run is exported to when it is over, or when this process ends."""
 
 
 def open_store(store: str, journal_bytes: int) -> Store:
@@ -55,6 +56,12 @@ def open_store(store: str, journal_bytes: int) -> Store:
         return RedisStore(store, fold, journal_bytes=journal_bytes)
     segment_bytes = journal_bytes * SEGMENT_BYTES // JOURNAL_BYTES
     return EmbeddedStore(Path(store), fold, segment_bytes=segment_bytes, journal_bytes=journal_bytes)
+
+
+def open_export(place: Path | Bucket | None) -> Export | None:
+    if place is None:
+        return None
+    return BucketExport(place) if isinstance(place, Bucket) else DirectoryExport(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,7 @@ async def _serve(
         ending.set()
 
     store.on_lost = give_way
-    export = Export(options.export) if options.export is not None else None
+    export = open_export(options.export)
     exchange = await Exchange.open(store, metrics, max_held_bytes=options.max_held_bytes, export=export)
     metrics.watch(exchange.ledger, store)
     routes = Routes(exchange, options.token, options.max_body)

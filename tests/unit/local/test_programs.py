@@ -71,6 +71,14 @@ def test_the_ledger_is_exported_to_the_runs_folder() -> None:
     assert arguments[arguments.index("--export") + 1] == "/data/export/runs/r-uid"
 
 
+def test_the_ledger_is_exported_to_the_bucket_here_too() -> None:
+    export = {"bucket": "s3://archive/runs", "endpoint": "http://127.0.0.1:9000", "secretRef": {"name": "s3"}}
+    arguments = listed(run(apiServer={"store": {"export": export}}))["trajectories"]
+    assert arguments[arguments.index("--export") + 1] == "s3://archive/runs/r-uid"
+    assert arguments[arguments.index("--export-endpoint") + 1] == "http://127.0.0.1:9000"
+    assert "--export-region" not in arguments
+
+
 def test_no_port_is_given_twice() -> None:
     file = run(tinkerAPI={"local": {"model": "tiny"}})
     ports = Ports.of(list(range(Ports.count(file.spec))))

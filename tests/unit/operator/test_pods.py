@@ -93,6 +93,16 @@ def test_a_missing_secret_is_made_with_the_key_that_is_asked_for(
     assert f"Secret absent of {field}" in trouble.message
 
 
+def test_a_missing_secret_of_a_bucket_is_made_with_the_variables_of_one(build: Any) -> None:
+    waiting = build.waiting("trajectories", "CreateContainerConfigError", 'secret "s3" not found')
+    pod = build.pod("api-server", phase="Pending", statuses=[waiting])
+    pod["spec"]["containers"] = [{"name": "trajectories", "envFrom": [{"secretRef": {"name": "s3"}}]}]
+    trouble = trouble_of(pod)
+    assert trouble is not None and trouble.reason == "SecretMissing"
+    assert "Secret s3 of apiServer.store.export.secretRef" in trouble.message
+    assert "--from-literal=AWS_ACCESS_KEY_ID=…" in trouble.message
+
+
 def test_a_crash_loop_tells_the_last_words_and_where_to_read_more(build: Any) -> None:
     last = {"exitCode": 1, "message": "a long story\n\nValueError: no such data set\n"}
     waiting = build.waiting("environment", "CrashLoopBackOff", "back-off 40s", last)

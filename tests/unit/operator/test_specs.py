@@ -271,6 +271,32 @@ def test_the_ledger_is_exported_to_the_runs_own_folder_on_the_volume(build: Any)
     assert "export" not in str(plain) and plain["spec"]["terminationGracePeriodSeconds"] == 30
 
 
+def test_the_ledger_is_exported_to_the_runs_own_place_in_the_bucket(build: Any) -> None:
+    export = {
+        "bucket": "s3://archive/runs/",
+        "endpoint": "https://minio:9000",
+        "region": "r1",
+        "secretRef": {"name": "s3"},
+    }
+    template = pod_templates(build, apiServer={"store": {"export": export}})["Deployment/tar-first-api"]
+    trajectories, gateway = (containers(template)[name] for name in ("trajectories", "gateway"))
+    for argument in (
+        f"--export=s3://archive/runs/first-{build.uid}",
+        "--export-endpoint=https://minio:9000",
+        "--export-region=r1",
+    ):
+        assert argument in trajectories["args"]
+    assert trajectories["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    assert "envFrom" not in gateway, "the credentials are the trajectory server's only"
+    assert "export" not in [entry["name"] for entry in template["spec"]["volumes"]]
+    assert template["spec"]["terminationGracePeriodSeconds"] == 120
+    plain = {"bucket": "s3://archive"}
+    template = pod_templates(build, apiServer={"store": {"export": plain}})["Deployment/tar-first-api"]
+    arguments = [argument for argument in containers(template)["trajectories"]["args"] if "export" in argument]
+    assert arguments == [f"--export=s3://archive/first-{build.uid}"]
+    assert "envFrom" not in containers(template)["trajectories"]
+
+
 def test_a_redis_store_is_told_by_address_and_its_password_comes_from_the_secret(build: Any) -> None:
     store = {"type": "Redis", "url": "redis://redis:6379/0", "secretRef": {"name": "redis", "key": "password"}}
     template = pod_templates(build, apiServer={"store": store})["Deployment/tar-first-api"]

@@ -175,6 +175,83 @@ REFUSED = {
         {"store": {"type": "Redis", "url": "redis://:pw@r"}},
         "apiServer.store.url: 'redis://:pw@r' is not valid",
     ),
+    "a number that 64 bits do not hold": (
+        "config/env/total_steps",
+        10**20,
+        "config.env.total_steps: 100000000000000000000 is too large for a whole number",
+    ),
+    "half a step": ("config/env/total_steps", 2.5, "2.5 is not a whole number; write 2 or 3"),
+    "a share in percent": ("environments/0/minBatchShare", "50%", "'50%' is not a number; write 0.5"),
+    "a deadline as a number": ("deadlines", {"startup": 600}, "600 is no duration; write 600s, or like 10m or 1h30m"),
+    "no time to start": ("deadlines", {"startup": "0s"}, "deadlines.startup: '0s' leaves no time; write it like 90s"),
+    "a start that takes for ever": ("deadlines", {"startup": "9999999d"}, "'9999999d' is more than a year"),
+    "a rank beyond reason": ("config/tinker/lora_rank", 5000000, "5000000 is too large; it must be at most 1024"),
+    "an environment that begins nothing": (
+        "config/env/max_num_workers",
+        0,
+        "config.env.max_num_workers: 0 lets no rollout begin; give the groups in flight of one instance, such as 24",
+    ),
+    "a Secret of a name that none can have": (
+        "tinkerAPI",
+        {"keySecretRef": {"name": "My Secret"}},
+        "tinkerAPI.keySecretRef.name: 'My Secret' is no name of a Secret; use lower-case letters, digits, '-' and '.', "
+        "such as my-secret",
+    ),
+    "a key that no Secret can have": (
+        "tinkerAPI",
+        {"keySecretRef": {"name": "tinker", "key": "api/key"}},
+        "tinkerAPI.keySecretRef.key: 'api/key' is no key of a Secret; use letters, digits",
+    ),
+    "a claim of a name that none can have": (
+        "apiServer",
+        {"store": {"volume": {"persistentVolumeClaim": {"claimName": "My_Claim"}}}},
+        "apiServer.store.volume.persistentVolumeClaim.claimName: 'My_Claim' is no name of a claim; use lower-case "
+        "letters, digits, '-' and '.', such as my-claim",
+    ),
+    "an address without a host": ("tinkerAPI/baseURL", "http://", "tinkerAPI.baseURL: 'http://' names no host"),
+    "an image with a scheme": (
+        "environments/0/image",
+        "https://ghcr.io/x/y:1",
+        "environments[0].image: 'https://ghcr.io/x/y:1' is no name of an image; did you mean 'ghcr.io/x/y:1'?",
+    ),
+    "an image in capitals": ("environments/0/image", "ghcr.io/Me/Env:V1", "did you mean 'ghcr.io/me/env:V1'?"),
+    "an image with a space": ("environments/0/image", "my image:1", "write it like registry.example.com/team/image:1"),
+    "a program without a name": (
+        "environments/0/command",
+        ["", "x"],
+        "environments[0].command: begins with empty text; name the program first, such as python",
+    ),
+    "an export to a volume and a bucket": (
+        "apiServer",
+        {"store": {"export": {"bucket": "s3://archive", "volume": {"persistentVolumeClaim": {"claimName": "a"}}}}},
+        "apiServer.store.export: both volume and bucket are given; keep one",
+    ),
+    "an export to a folder of a bucket": (
+        "apiServer",
+        {"store": {"export": {"bucket": "s3://archive/", "path": "runs"}}},
+        "apiServer.store.export.path: is only for volume; put it behind the bucket: s3://archive/runs",
+    ),
+    "an export to a volume with a Secret": (
+        "apiServer",
+        {"store": {"export": {"volume": {"persistentVolumeClaim": {"claimName": "a"}}, "secretRef": {"name": "s"}}}},
+        "apiServer.store.export.secretRef: is only for bucket; leave it out, or give bucket: s3://my-bucket/runs",
+    ),
+    "a bucket alone": (
+        "apiServer",
+        {"store": {"export": "s3://archive/runs"}},
+        "apiServer.store.export: 's3://archive/runs' is not a mapping (key: value); "
+        "write export: {bucket: s3://archive/runs}",
+    ),
+    "a bucket of another scheme": (
+        "apiServer",
+        {"store": {"export": {"bucket": "gs://archive"}}},
+        "apiServer.store.export.bucket: 'gs://archive' is not valid; write it like s3://my-bucket/runs",
+    ),
+    "a key of a Secret with all keys": (
+        "apiServer",
+        {"store": {"export": {"bucket": "s3://archive", "secretRef": {"name": "s", "key": "k"}}}},
+        "apiServer.store.export.secretRef.key: unknown key; known keys: name",
+    ),
     "minimum above maximum": (
         "environments/0",
         {"name": "a", "command": ["x"], "minBatchShare": 0.5, "maxBatchShare": 0.25},

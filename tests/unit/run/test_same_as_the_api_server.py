@@ -61,7 +61,7 @@ def test_names_that_fit(name: str, environment_name: str, fits: bool) -> None:
 # -- the schema itself, one value at a time
 
 VALUES: tuple[Any, ...] = (
-    *("", "x", "8", "true", "https://a", "redis://a", "1h", "A_b", "ppo"),
+    *("", "x", "8", "true", "https://a", "redis://a", "s3://archive/x", "1h", "A_b", "ppo"),
     *(-1, 0, 1, 2, 3.5, 8.0, 0.5, 4097, 1_000_001, 1e-9),
     *(True, False, None, [], {}, ["x"], [1], [{}], {"x": 1}),
 )
@@ -137,6 +137,8 @@ def with_value(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         spec["apiServer"]["store"]["volume"] = {}
     if path[:3] in (("apiServer", "store", "url"), ("apiServer", "store", "secretRef")):
         spec["apiServer"]["store"] = {"type": "Redis", "url": "redis://a", "secretRef": {"name": "s"}}
+    if path[:3] == ("apiServer", "store", "export") and path[-1] not in ("export", "volume", "path"):
+        spec["apiServer"]["store"]["export"] = {"bucket": "s3://archive"}
     at: Any = spec
     for part in path[:-1]:
         at = at[part] if isinstance(at, list) else at.setdefault(part, {})
@@ -157,6 +159,8 @@ BETWEEN_FIELDS = (
     "unknown key",
     "holds no volume",
     "is missing for type Redis",
+    "names neither volume nor bucket",
+    "both volume and bucket are given",
     "the maximum shares",
     "is not a multiple of",
     "is below the environment's",

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.trajectories.audit import command
-from tinker_atropos.trajectories.export import SUMMARY, Export, ExportError
+from tinker_atropos.trajectories.export import SUMMARY, DirectoryExport, ExportError
 from tinker_atropos.trajectories.ledger import Ledger, fold
 from tinker_atropos.trajectories.settings import Settings
 from tinker_atropos.trajectories.store.embedded import EmbeddedStore
@@ -54,7 +54,7 @@ async def payloads(**more: bytes) -> AsyncIterator[tuple[int, bytes]]:
 
 async def test_it_is_a_store_that_opens_with_the_same_ledger_and_payloads(tmp_path: Path) -> None:
     ledger = trained()
-    await Export(tmp_path / "runs" / "run-uid").write(ledger, payloads(), 5.0)
+    await DirectoryExport(tmp_path / "runs" / "run-uid").write(ledger, payloads(), 5.0)
     store = EmbeddedStore(tmp_path / "runs" / "run-uid", fold)
     recovered = await store.open()
     assert recovered.snapshot == ledger.to_snapshot() and list(recovered.entries) == []
@@ -65,7 +65,7 @@ async def test_it_is_a_store_that_opens_with_the_same_ledger_and_payloads(tmp_pa
 
 
 async def test_it_is_audited(tmp_path: Path) -> None:
-    await Export(tmp_path / "run").write(trained(), payloads(), 5.0)
+    await DirectoryExport(tmp_path / "run").write(trained(), payloads(), 5.0)
     result = CliRunner().invoke(command, [str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
     for line in (
@@ -78,7 +78,7 @@ async def test_it_is_audited(tmp_path: Path) -> None:
 
 
 async def test_people_read_what_became_of_the_run(tmp_path: Path) -> None:
-    await Export(tmp_path / "run").write(trained(), payloads(), 5.0)
+    await DirectoryExport(tmp_path / "run").write(trained(), payloads(), 5.0)
     assert json.loads((tmp_path / "run" / SUMMARY).read_text()) == {
         "run": "uid",
         "base_model": "m",
@@ -93,7 +93,7 @@ async def test_people_read_what_became_of_the_run(tmp_path: Path) -> None:
 
 
 async def test_a_later_one_replaces_it_and_nothing_new_needs_none(tmp_path: Path) -> None:
-    ledger, export = trained(), Export(tmp_path / "run")
+    ledger, export = trained(), DirectoryExport(tmp_path / "run")
     assert export.due(ledger)
     await export.write(ledger, payloads(), 5.0)
     assert not export.due(ledger)
@@ -105,13 +105,13 @@ async def test_a_later_one_replaces_it_and_nothing_new_needs_none(tmp_path: Path
 
 
 async def test_without_a_trainer_there_is_no_run_to_export(tmp_path: Path) -> None:
-    assert not Export(tmp_path / "run").due(Ledger())
+    assert not DirectoryExport(tmp_path / "run").due(Ledger())
 
 
 @pytest.mark.parametrize("left", [".run.part", ".run.old"])
 async def test_what_a_killed_one_left_behind_is_no_hindrance(tmp_path: Path, left: str) -> None:
     (tmp_path / left / "inner").mkdir(parents=True)
-    await Export(tmp_path / "run").write(trained(), payloads(), 5.0)
+    await DirectoryExport(tmp_path / "run").write(trained(), payloads(), 5.0)
     assert list(tmp_path.iterdir()) == [tmp_path / "run"]
 
 
@@ -124,13 +124,13 @@ async def test_what_is_no_export_is_not_overwritten(tmp_path: Path, kind: str) -
         target.mkdir()
         (target / "notes").write_text("mine")
     with pytest.raises(ExportError, match="is there already and is no export; give a folder of its own"):
-        await Export(target).write(trained(), payloads(), 5.0)
+        await DirectoryExport(target).write(trained(), payloads(), 5.0)
     assert (target if kind == "a file" else target / "notes").read_text() == "mine"
 
 
 async def test_a_place_that_cannot_be_written_is_named_and_the_last_export_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    export = Export(tmp_path / "file" / "run")
+    export = DirectoryExport(tmp_path / "file" / "run")
     with pytest.raises(ExportError, match=r"cannot write the export .*/file/run: Not a directory"):
         await export.write(trained(), payloads(), 5.0)
     assert export.due(trained())
@@ -139,7 +139,7 @@ async def test_a_place_that_cannot_be_written_is_named_and_the_last_export_stays
         yield 5, b"x"
         raise OSError(28, "No space left on device")
 
-    export = Export(tmp_path / "run")
+    export = DirectoryExport(tmp_path / "run")
     await export.write(trained(), payloads(), 5.0)
     before: dict[str, Any] = json.loads((tmp_path / "run" / SUMMARY).read_text())
     with pytest.raises(ExportError, match="No space left"):

@@ -465,7 +465,11 @@ def _read_all(wanted: Sequence[tuple[FileIO, Place]]) -> list[bytes]:
 
 
 def _read_snapshot(path: Path) -> bytes:
-    data = path.read_bytes()
+    return snapshot_in(path.read_bytes(), str(path))
+
+
+def snapshot_in(data: bytes, name: str) -> bytes:
+    """The snapshot in a file's contents; name: the file's, for people."""
     if len(data) < 4 or crc32(data[4:]) != int.from_bytes(data[:4], "little"):
-        raise StoreCorruptError(f"{path}: damaged; restore the file")
+        raise StoreCorruptError(f"{name}: damaged; restore the file")
     return data[4:]
