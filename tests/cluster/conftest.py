@@ -3,8 +3,8 @@
     DEVCLUSTER=demo pytest tests/cluster      uses the cluster of that name, makes it if need be, and leaves it there
 
 Fixtures: `node` (the cluster, nothing installed), `images` (the project's images are in it; its tag), `operator` (the
-chart is installed and ready), `namespace` (one per test, with the operator watching), `shared` (one for the first runs)
-and `at_rest` (since when all of those are over). They hand out RealCluster and Namespace of
+chart is installed and ready), `bare_namespace` (one per test), `shared` (one for the first runs), `stories` (further
+runs, told side by side) and `at_rest` (since when all of those are over). They hand out RealCluster and Namespace of
 tests/support/real_cluster.py.
 
 Files run in the order of their names: what `test_first_runs` leaves behind rests while `test_node` tries what needs no
@@ -27,6 +27,7 @@ import pytest
 
 import cluster_runs
 from real_cluster import Namespace, RealCluster
+from stories import Stories, told_by
 
 ROOT = Path(__file__).resolve().parents[2]
 for folder in ("scripts", "devcluster"):
@@ -92,32 +93,25 @@ def operator(node: RealCluster, images: str) -> RealCluster:
     return node
 
 
-def _make_namespace(cluster: RealCluster) -> Iterator[Namespace]:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    space = Namespace(cluster, name)
-    space.eventually("the default service account", lambda: space.get("serviceaccount", "default"))
-    yield space
-    cluster.run("delete", "namespace", name, "--wait=false")
-
-
 @pytest.fixture
 def bare_namespace(node: RealCluster) -> Iterator[Namespace]:
-    """A namespace on the node, whether or not the operator is there; it enforces the `restricted` level."""
-    yield from _make_namespace(node)
-
-
-@pytest.fixture
-def namespace(operator: RealCluster) -> Iterator[Namespace]:
-    """A namespace of its own for each test, looked after by the operator; it enforces the `restricted` level."""
-    yield from _make_namespace(operator)
+    """A namespace on the node, whether or not the operator is there."""
+    with node.namespace() as space:
+        yield space
 
 
 @pytest.fixture(scope="session")
 def shared(operator: RealCluster) -> Iterator[Namespace]:
     """The namespace of the quick start and of the runs that cannot work, which are left in it."""
-    yield from _make_namespace(operator)
+    with operator.namespace() as space:
+        yield space
+
+
+@pytest.fixture(scope="session")
+def stories(operator: RealCluster, request: pytest.FixtureRequest) -> Stories:
+    """All stories of this session, begun when the first test asks for this."""
+    functions = (getattr(item, "function", None) for item in request.session.items)
+    return Stories(operator, told_by(functions))
 
 
 @dataclass(frozen=True)
@@ -130,14 +124,17 @@ class Rest:
 
 
 @pytest.fixture(scope="session")
-def at_rest(shared: Namespace) -> Rest:
-    """When every run of the shared namespace was over and its leftovers were away."""
-    if not shared.list("tar"):
+def at_rest(shared: Namespace, stories: Stories) -> Rest:
+    """When every run was over and its leftovers were away."""
+    if not shared.list("tinkeratroposruns"):
         shared.apply(cluster_runs.manifest("quickstart"))
+    stories.all_over()
 
     def over() -> bool:
         gone = not shared.list("pods", "app.kubernetes.io/component in (environment,api-server)")
-        return gone and all(cluster_runs.is_over(run) for run in shared.list("tar"))
+        runs = shared.cluster.reader.list("tinkeratroposruns")
+        elsewhere = [run for run in runs if run["metadata"]["namespace"] != shared.name]
+        return gone and not elsewhere and all(map(cluster_runs.is_over, runs))
 
     shared.eventually("every run over", over, 400)
     time.sleep(10)
@@ -149,7 +146,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """A failed test shows the state of its namespace, which is gone when somebody reads the report."""
     report: pytest.TestReport = yield
     if report.when == "call" and report.failed:
-        for name in ("namespace", "bare_namespace", "shared"):
+        for name in ("bare_namespace", "shared"):
             space = getattr(item, "funcargs", {}).get(name)
             if isinstance(space, Namespace):
                 report.sections.append((f"state of namespace {space.name}", space.state()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from real_cluster import Namespace, RealCluster
+from real_cluster import DEPLOYMENT, SYSTEM, Namespace, RealCluster
 
 RESTRICTED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -37,7 +37,7 @@ def pod(name: str, image: str, command: list[str], **spec: Any) -> dict[str, Any
 
 
 def phase(space: Namespace, name: str) -> str:
-    found = space.get("pod", name)
+    found = space.get("pods", name)
     return str(found["status"].get("phase")) if found else "gone"
 
 
@@ -96,7 +96,7 @@ def test_memory_beyond_the_limit_ends_a_container(bare_namespace: Namespace, ima
     limited = {"container": {"resources": {"limits": {"memory": "64Mi"}}}}
     space.apply(pod("greedy", image(images, "trainer"), greedy, **limited))
     space.eventually("the end of the greedy pod", lambda: phase(space, "greedy") == "Failed", 60)
-    state = space.json("get", "pod", "greedy")["status"]["containerStatuses"][0]["state"]["terminated"]
+    state = space.must_get("pods", "greedy")["status"]["containerStatuses"][0]["state"]["terminated"]
     assert state["reason"] == "OOMKilled"
 
 
@@ -105,7 +105,7 @@ def test_an_image_that_is_nowhere_fails_at_once_with_the_pull_error(bare_namespa
     space.apply(pod("lost", "registry.invalid/nothing:1", ["true"]))
 
     def waiting() -> dict[str, Any]:
-        states = space.json("get", "pod", "lost")["status"].get("containerStatuses", [])
+        states = space.must_get("pods", "lost")["status"].get("containerStatuses", [])
         return dict(states[0]["state"].get("waiting", {})) if states else {}
 
     seen = space.eventually(
@@ -155,6 +155,7 @@ def test_images_hold_only_what_their_programs_need(
 
 
 def test_the_operator_becomes_ready(operator: RealCluster) -> None:
-    deployment = operator.json("-n", "tinker-atropos-system", "get", "deployment", "tinker-atropos-operator")
+    deployment = operator.reader.get("deployments", DEPLOYMENT, SYSTEM)
+    assert deployment is not None
     assert deployment["status"]["readyReplicas"] == 1
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"].endswith(operator.tag)

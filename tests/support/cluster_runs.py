@@ -29,7 +29,7 @@ def manifest(name: str, **env: Any) -> dict[str, Any]:
 
 
 def status(space: Namespace, name: str) -> dict[str, Any]:
-    found = space.get("tar", name)
+    found = space.get("tinkeratroposruns", name)
     return (found or {}).get("status") or {}
 
 
@@ -46,7 +46,7 @@ def is_over(run: dict[str, Any]) -> bool:
 
 def versions(space: Namespace) -> dict[str, str]:
     """Resource version of every run; a run that nobody wrote keeps its own."""
-    return {run["metadata"]["name"]: run["metadata"]["resourceVersion"] for run in space.list("tar")}
+    return {run["metadata"]["name"]: run["metadata"]["resourceVersion"] for run in space.list("tinkeratroposruns")}
 
 
 def at_step(space: Namespace, name: str, step: int, seconds: float = 240) -> None:
@@ -130,6 +130,4 @@ def forwarded(space: Namespace, service: str, port: int) -> Iterator[str]:
 
 
 def secret_value(space: Namespace, name: str, key: str) -> str:
-    found = space.get("secret", name)
-    assert found is not None
-    return base64.b64decode(found["data"][key]).decode()
+    return base64.b64decode(space.must_get("secrets", name)["data"][key]).decode()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-Object = dict[str, Any]
+from cluster_reader import ClusterReader, Object
+
 SYSTEM = "tinker-atropos-system"
 DEPLOYMENT = "tinker-atropos-operator"
 
@@ -24,6 +27,7 @@ class RealCluster:
         self.tag = ""
         self.kubectl_program = kubectl
         self.helm_program = helm
+        self.reader = ClusterReader(Path(kubeconfig))
 
     def run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """kubectl, whatever its exit status."""
@@ -35,9 +39,6 @@ class RealCluster:
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}"
         return done.stdout
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.kubectl(*arguments, "-o", "json"))
 
     def helm(self, *arguments: str) -> str:
         command = [self.helm_program, *arguments, "--kubeconfig", self.kubeconfig]
@@ -55,6 +56,19 @@ class RealCluster:
     def audit_size(self) -> int:
         return self.audit_log.stat().st_size
 
+    @contextmanager
+    def namespace(self) -> Iterator[Namespace]:
+        """A new one, which enforces the `restricted` level; it is deleted in the end."""
+        name = f"test-{uuid.uuid4().hex[:8]}"
+        self.kubectl("create", "namespace", name)
+        self.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+        space = Namespace(self, name)
+        space.eventually("the default service account", lambda: space.get("serviceaccounts", "default"))
+        try:
+            yield space
+        finally:
+            self.run("delete", "namespace", name, "--wait=false")
+
 
 class Namespace:
     """One test's namespace: everything a run owns is in it, and it goes with the test."""
@@ -69,18 +83,17 @@ class Namespace:
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.cluster.kubectl("-n", self.name, *arguments, stdin=stdin)
 
-    def json(self, *arguments: str) -> Any:
-        return self.cluster.json("-n", self.name, *arguments)
-
-    def get(self, kind: str, name: str) -> Object | None:
+    def get(self, plural: str, name: str) -> Object | None:
         """The object, or None where there is none."""
-        text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
-        found: Object | None = json.loads(text) if text.strip() else None
+        return self.cluster.reader.get(plural, name, self.name)
+
+    def must_get(self, plural: str, name: str) -> Object:
+        found = self.get(plural, name)
+        assert found is not None, f"no {name} among the {plural} of {self.name}"
         return found
 
-    def list(self, kind: str, selector: str = "") -> list[Object]:
-        items: list[Object] = self.json("get", kind, *(["-l", selector] if selector else []))["items"]
-        return items
+    def list(self, plural: str, selector: str = "") -> list[Object]:
+        return self.cluster.reader.list(plural, self.name, selector)
 
     def apply(self, *objects: Object) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
@@ -105,7 +118,7 @@ class Namespace:
             ("get", "tar", "-o", "jsonpath={range .items[*]}{.metadata.name}{'\\n'}{.status}{'\\n'}{end}"),
         ):
             parts.append(f"$ kubectl {' '.join(arguments)}\n{self.run(*arguments).stdout[-6000:]}")
-        for pod in json.loads(self.run("get", "pods", "-o", "json").stdout or '{"items": []}')["items"]:
+        for pod in self.list("pods"):
             name = pod["metadata"]["name"]
             log = self.run("logs", name, "--all-containers", "--prefix", "--tail=15").stdout[-4000:]
             parts.append(f"$ kubectl logs {name}\n{log}")
