@@ -144,6 +144,11 @@ static const uint64_t TENS[] = {
     1000000000000000000u,
 };
 
+static const double POWERS_OF_TEN[] = {
+    1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+};
+
 /* mantissa * 10^exponent as the nearest double; false = it is not sure which that is. */
 static inline int scale(uint64_t mantissa, int exponent, double *result)
 {
@@ -163,13 +168,9 @@ static inline int scale(uint64_t mantissa, int exponent, double *result)
     *result = (double)value;
     return (bits & 0x7FF) != 0x400;
 #else
-    static const double POWERS[] = {
-        1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-        1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
-    };
     if (mantissa > (uint64_t)1 << 53 || exponent < -22 || exponent > 22 || FLT_EVAL_METHOD != 0)
         return 0;
-    *result = exponent < 0 ? (double)mantissa / POWERS[-exponent] : (double)mantissa * POWERS[exponent];
+    *result = exponent < 0 ? (double)mantissa / POWERS_OF_TEN[-exponent] : (double)mantissa * POWERS_OF_TEN[exponent];
     return 1;
 #endif
 }
@@ -283,11 +284,16 @@ static inline int read_float(const char *s, const char *end, void *place)
         mantissa += count > 16 ? (uint64_t)(end[-17] - '0') * TENS[16] : 0;
     }
     mantissa += (uint64_t)(*s - '0') * TENS[count];
-    double value = 0;
-    int sure = scale(mantissa, -(int)count, &value);
+    /* Both are at most one rounding away from what they stand for, so the quotient is at most two bits away from the
+     * nearest double. That rounds to the same float, unless it lies so close to the middle of two floats. */
+    double value = (double)(int64_t)mantissa / POWERS_OF_TEN[count];
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    if (((bits & 0x1FFFFFFF) - 0x0FFFFFFC) <= 8 && !scale(mantissa, -(int)count, &value))
+        return 0;
     float number = (float)(negative ? -value : value);
     memcpy(place, &number, 4);
-    return sure && odd == 0;
+    return odd == 0;
 #else
     return 0;
 #endif
