@@ -8,6 +8,7 @@ people.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -20,6 +21,8 @@ from isal.isal_zlib import crc32
 
 from tinker_atropos.trajectories.ledger import Ledger
 from tinker_atropos.trajectories.store.segment import SEAL, header
+
+logger = logging.getLogger(__name__)
 
 SUMMARY = "run.json"
 
@@ -47,12 +50,23 @@ class Export(ABC):
         """Is there a run, and anything in its ledger that the last export does not say?"""
         return ledger.epoch > 0 and self._written != _mark(ledger)
 
+    async def check(self) -> None:
+        """Say in the log what would keep an export from being written, as far as that can be known before."""
+        try:
+            await self._look()
+        except ExportError as error:
+            logger.warning("as it is, the run could not be exported when it is over: %s", error)
+
     async def write(self, ledger: Ledger, payloads: AsyncIterator[tuple[int, bytes]], now: float) -> None:
         """payloads: of the groups that still have one. Nothing may move in the ledger meanwhile. Raises ExportError."""
         mark, snapshot = _mark(ledger), ledger.to_snapshot()
         snapshot = crc32(snapshot).to_bytes(4, "little") + snapshot
         await self._write((record(*payload) async for payload in payloads), snapshot, summary(ledger, now))
         self._written = mark
+
+    @abstractmethod
+    async def _look(self) -> None:
+        """Raises ExportError when the place cannot be written to."""
 
     @abstractmethod
     async def _write(self, records: AsyncIterator[bytes], snapshot: bytes, told: Mapping[str, Any]) -> None:
@@ -66,11 +80,14 @@ class DirectoryExport(Export):
         super().__init__(str(directory))
         self.directory = directory
 
+    async def _look(self) -> None:
+        if self._is_foreign():
+            raise ExportError(f"{self.directory} is there already and is no export; give a folder of its own")
+
     async def _write(self, records: AsyncIterator[bytes], snapshot: bytes, told: Mapping[str, Any]) -> None:
         beside = self.directory.with_name(f".{self.directory.name}.part")
         try:
-            if self._is_foreign():
-                raise ExportError(f"{self.directory} is there already and is no export; give a folder of its own")
+            await self._look()
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
             with (beside / segment_name(1)).open("xb") as file:

@@ -143,10 +143,11 @@ class Bucket:
 
     def _refused(self, error: Exception) -> BucketError:
         """The service's answer in a sentence; never the request, which holds the key's name and signature."""
-        return BucketError(_sentence(self, str(error)))
+        return BucketError(refusal(self, str(error)))
 
 
-def _sentence(bucket: Bucket, text: str) -> str:
+def refusal(bucket: Bucket, text: str) -> str:
+    """What the client's error, with the service's answer in it, means for who runs this."""
     at = f" at {bucket.endpoint}" if bucket.endpoint else ""
     code, message = (
         html.unescape(found[1]).strip() if found else "" for found in (_CODE.search(text), _MESSAGE.search(text))
@@ -186,6 +187,12 @@ class BucketExport(Export):
     def __init__(self, bucket: Bucket) -> None:
         super().__init__(bucket.url)
         self._bucket = bucket
+
+    async def _look(self) -> None:
+        try:
+            await self._first_number()
+        except BucketError as error:
+            raise ExportError(f"cannot write the export {self.place}: {error}") from error
 
     async def _write(self, records: AsyncIterator[bytes], snapshot: bytes, told: Mapping[str, Any]) -> None:
         try:

@@ -193,7 +193,10 @@ async def _serve(
         extra={"http": f"{address}:{port}", "grpc": f"{address}:{grpc_port}"},
     )
     ready(Addresses(port, grpc_port))
+    checking = asyncio.create_task(export.check()) if export is not None else None
     await ending.wait()
+    if checking is not None:
+        checking.cancel()
     logger.info("ending")
     for http in https:
         http.close()

@@ -26,6 +26,7 @@ import pytest
 
 from tinker_atropos.protocol import trajectories_pb2 as pb
 from tinker_atropos.protocol import trajectories_pb2_grpc as pb_grpc
+from tinker_atropos.trajectories.export_bucket import Bucket
 
 REGISTRATION = {
     "wandb_group": "g", "wandb_project": "p", "batch_size": 16, "max_token_len": 4096, "checkpoint_dir": "ckpt",
@@ -60,7 +61,7 @@ class Server:
         max_body_mb: int = 256,
         max_queue_mb: int = 0,
         compact_mb: float = 16.0,
-        export: Path | None = None,
+        export: Path | Bucket | None = None,
     ) -> None:
         self.compact_mb, self.export = compact_mb, export
         self.store = store or str(folder / "store")
@@ -83,7 +84,9 @@ class Server:
             "--max-body-mb": self.max_body_mb,
             "--compact-mb": self.compact_mb,
         }
-        if self.export is not None:
+        if isinstance(self.export, Bucket):
+            options["--export"], options["--export-endpoint"] = self.export.url, self.export.endpoint
+        elif self.export is not None:
             options["--export"] = self.export
         command = [sys.executable, "-m", "tinker_atropos.cli.main", "trajectories"]
         command += [text for option, value in options.items() for text in (option, str(value))]
