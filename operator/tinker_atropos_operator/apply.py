@@ -3,20 +3,25 @@ over."""
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinker_atropos.run import names
+from tinker_atropos.run.pod_template import spec_problems
 from tinker_atropos_operator.cache import RUN_KIND, Cache
+from tinker_atropos_operator.job_events import refused_pod
 from tinker_atropos_operator.kube import BY_KIND, RUNS, ApiError, Kube
 from tinker_atropos_operator.metrics import STATUS_WRITES
 from tinker_atropos_operator.plan.drift import Applied, Key, due, exists
-from tinker_atropos_operator.plan.observed import Observed, Run, controller_uid
+from tinker_atropos_operator.plan.observed import Object, Observed, Run, controller_uid
 from tinker_atropos_operator.plan.pods import Trouble, cut
 from tinker_atropos_operator.plan.run import Delete
 from tinker_atropos_operator.specs.labels import MANAGER
+from tinker_atropos_operator.specs.overlay import place_in
 from tinker_atropos_operator.specs.run_objects import Child
 
 log = logging.getLogger(__name__)
@@ -51,10 +56,10 @@ class Applier:
         memory = self._memory[run.uid]
         wanted = due(children, observed, memory)
         fresh = [child for child in wanted if not exists(child, observed, memory)]
-        if fresh and any(child.has_overlay for child in wanted):
+        if fresh and any(child.overlay_field for child in wanted):
             # Nothing half made: the user's pod templates are judged before the first object exists.
             for child in wanted:
-                if child.has_overlay:
+                if child.overlay_field:
                     await self._send(run, child, dry_run=True)
         for child in wanted:
             if child in fresh:
@@ -102,6 +107,10 @@ class Applier:
                 if not error.not_found and not error.conflict:
                     raise
 
+    async def why_no_pod(self, job: Object, now: dt.datetime) -> str:
+        """The API server's newest sentence about a pod that a Job could not make; empty when there is none."""
+        return await refused_pod(self._kube, job, now)
+
     async def _send(self, run: Run, child: Child, *, dry_run: bool = False) -> Mapping[str, Any]:
         try:
             return await self._kube.apply(
@@ -116,7 +125,7 @@ class Applier:
             if child.kind == "Secret" and error.conflict and error.reason == "Conflict":
                 raise RefusedError(_taken(child)) from error
             if error.permanent and not error.namespace_ends:
-                raise RefusedError(_refusal(child, error)) from error
+                raise RefusedError(refusal(run, child, error)) from error
             raise
 
     async def _ensure_not_taken(self, run: Run, child: Child) -> None:
@@ -135,6 +144,30 @@ class Applier:
             raise RefusedError(_taken(child))
 
 
+MAX_REFUSAL = 2000
+_SCHEMA_ERROR = re.compile(r"^failed to (create typed patch|convert new) object[^:]*?(\([^)]*\))?: (errors:)?\s*")
+
+
+def _schema_errors(message: str) -> list[str]:
+    """The errors of a message about an object that does not fit the schema, `.spec.template.…: …` each."""
+    lines = _SCHEMA_ERROR.sub("", message).splitlines()
+    return [line.strip().removeprefix(".") for line in lines if line.strip()]
+
+
+def _in_the_run_file(child: Child, text: str) -> str:
+    """A sentence about a place of the object as one about the run file."""
+    path, colon, rest = text.partition(": ")
+    inner = path.removeprefix("spec.template.")
+    if inner.partition("[")[0] in ("labels", "annotations"):
+        inner = f"metadata.{inner}"  # the API server leaves that out of its paths
+    if not colon or inner == path:
+        return f"spec.{child.overlay_field}: {text}"
+    if child.overlay is None:
+        return f"spec.{child.overlay_field}: {inner}: {rest}"
+    place = place_in(child.overlay, child.object["spec"]["template"], inner)
+    return f"spec.{child.overlay_field}{f'.{place}' if place else ''}: {rest}"
+
+
 def _same(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
     return dict(new) == dict(old)
 
@@ -149,14 +182,17 @@ def _taken(child: Child) -> Trouble:
     )
 
 
-def _refusal(child: Child, error: ApiError) -> Trouble:
+def refusal(run: Run, child: Child, error: ApiError) -> Trouble:
+    """What a refusal of the API server means to the user.
+
+    It is the judge of pod templates, for it may be newer than this program's table of fields; what it refuses is said
+    in the words of `tinker-atropos validate`, and with the run file's own paths where those do not know it."""
     said = cut("; ".join(error.causes) or error.message)
-    if child.has_overlay and error.status in (400, 422, 500):
-        return Trouble(
-            "InvalidPodTemplate",
-            f"your config: the podTemplate makes {child.kind} {child.name} invalid: {said}; correct it",
-            "",
-        )
+    if child.overlay_field and error.status in (400, 422, 500):
+        known = [f"spec.{problem}" for problem in spec_problems(run.spec)]
+        if not any(sentence.startswith(f"spec.{child.overlay_field}") for sentence in known):
+            known += [_in_the_run_file(child, text) for text in error.causes or _schema_errors(error.message)]
+        return Trouble("InvalidPodTemplate", f"your config: {cut('; '.join(known), MAX_REFUSAL)}", "")
     if error.status == 403:
         return Trouble(
             "Forbidden",

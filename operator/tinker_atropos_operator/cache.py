@@ -170,9 +170,16 @@ def _trimmed(kind: str, body: Object) -> dict[str, Any]:
     spec = body.get("spec")
     if kind == "Pod" and spec:
         kept["spec"] = {
-            part: [{"name": entry.get("name"), "image": entry.get("image")} for entry in spec.get(part) or ()]
-            for part in ("initContainers", "containers")
+            part: [_container(entry) for entry in spec.get(part) or ()] for part in ("initContainers", "containers")
         }
     elif kind in ("Deployment", "Job") and spec:
         kept["spec"] = {key: value for key, value in spec.items() if key != "template"}
     return kept
+
+
+def _container(entry: Object) -> dict[str, Any]:
+    """Of a pod's container: what it is, and which Secrets it wants."""
+    kept = {"name": entry.get("name"), "image": entry.get("image")}
+    secret = [variable for variable in entry.get("env") or () if "secretKeyRef" in (variable.get("valueFrom") or {})]
+    whole = [source for source in entry.get("envFrom") or () if "secretRef" in source]
+    return {**kept, **({"env": secret} if secret else {}), **({"envFrom": whole} if whole else {})}

@@ -12,9 +12,10 @@ from tinker_atropos_operator.cache import Cache, RunKey
 from tinker_atropos_operator.events import EventRecorder
 from tinker_atropos_operator.kube import ApiError
 from tinker_atropos_operator.metrics import RECONCILE_DURATION, RECONCILES
-from tinker_atropos_operator.plan.observed import Run
+from tinker_atropos_operator.plan.observed import Observed, Run
 from tinker_atropos_operator.plan.progress import Heard
 from tinker_atropos_operator.plan.run import Decision, Situation, decide, with_refusal
+from tinker_atropos_operator.plan.trainer import attempt_of, podless_job
 from tinker_atropos_operator.queue import WorkQueue
 from tinker_atropos_operator.specs.run_objects import Platform
 
@@ -99,13 +100,15 @@ class Reconciler:
             self._queue.forget_failures(key)
             return None
         self._uids[key] = run.uid
+        observed = self._cache.observed(run)
         situation = Situation(
             run=run,
-            observed=self._cache.observed(run),
+            observed=observed,
             platform=self.platform,
             now=self._now(),
             heard=self._reports.newest.get(run.uid),
             listening_since=self._reports.listening_since,
+            trainer_refused=await self._trainer_refused(run, observed),
         )
         decision = decide(situation)
         refused: RefusedError | None = None
@@ -122,6 +125,13 @@ class Reconciler:
         else:
             self._queue.forget_failures(key)
         return decision.look_again
+
+    async def _trainer_refused(self, run: Run, observed: Observed) -> str:
+        if run.deleting or run.finished:
+            return ""
+        attempt = attempt_of(observed, int(run.status.get("trainerAttempt") or 1))
+        job = podless_job(run.name, observed, attempt)
+        return "" if job is None else await self._applier.why_no_pod(job, self._now())
 
     async def _record(self, run: Run, decision: Decision) -> None:
         if decision.status is None:

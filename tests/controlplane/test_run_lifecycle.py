@@ -61,7 +61,7 @@ async def test_a_run_is_followed_to_complete_and_cleared_away(world: World, oper
     uid = run["metadata"]["uid"]
     status = await world.phase("whole", "Starting")
     assert status["progress"] == "0/5" and status["environmentsReady"] == "0/1"
-    assert "local Tinker server is not ready" in status["message"]
+    assert "the local Tinker server is not ready" in status["message"]
     trainer = await world.start_everything("whole")
     status = await world.status_when("whole", "all parts", lambda s: s["environmentsReady"] == "1/1")
     status = await world.status_when(
@@ -226,15 +226,16 @@ async def test_an_unknown_key_stops_the_run_before_anything_is_made(world: World
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ({"spec": {"nodeSelectr": {"a": "b"}}}, "nodeSelectr"),
+        ({"spec": {"nodeSelectr": {"a": "b"}}}, "spec.nodeSelectr: unknown key; did you mean 'nodeSelector'?"),
         (
-            {"spec": {"containers": [{"name": "environment", "resources": {"limits": {"cpu": "a lot"}}}]}},
-            "quantities must match",
+            {"spec": {"containers": [{"name": "environment", "resources": {"limits": {"cpu": "lots"}}}]}},
+            "spec.containers[0].resources.limits.cpu: 'lots' is no quantity; write it like 500m, 2 or 4Gi",
         ),
         (
             {"spec": {"containers": [{"name": "environment", "volumeMounts": [{"name": "no", "mountPath": "/x"}]}]}},
-            "no",
+            'spec.containers[0].volumeMounts[0].name: Not found: "no"',
         ),
+        ({"metadata": {"labels": {"a": "b c"}}}, "metadata.labels: Invalid value"),
     ],
 )
 async def test_a_pod_template_that_cannot_be_is_refused_before_anything_is_made(
@@ -244,7 +245,7 @@ async def test_a_pod_template_that_cannot_be_is_refused_before_anything_is_made(
     await world.create_run("overlay", environments=[environment])
     status = await world.phase("overlay", "Stalled")
     assert condition(status, "Stalled")["reason"] == "InvalidPodTemplate"
-    assert said in status["message"]
+    assert f"your config: spec.environments[0].podTemplate.{said}" in status["message"]
     assert await world.owned("overlay") == {}
     await world.patch_run("overlay", {"environments": [{"name": "digits", "command": ["python"]}]})
     await world.phase("overlay", "Starting")
@@ -504,3 +505,81 @@ async def test_kubectl_waits_for_a_run(world: World, operator: Any, kubectl: Any
         kubectl, "wait", "tar/waited", "-n", world.namespace, "--for=condition=Complete", "--timeout=60s"
     )
     assert done.returncode == 0, done.stderr
+
+
+async def test_a_volume_that_cannot_be_is_the_users_to_correct(world: World, operator: Any) -> None:
+    await world.create_run("claim", apiServer={"store": {"volume": {"persistentVolumeClaim": {"claimNam": "store"}}}})
+    status = await world.phase("claim", "Stalled")
+    assert condition(status, "Stalled")["reason"] == "InvalidPodTemplate"
+    place = "spec.apiServer.store.volume.persistentVolumeClaim.claimNam"
+    assert status["message"].startswith(f"your config: {place}: unknown key; did you mean 'claimName'?")
+    assert await world.owned("claim") == {}
+
+
+QUOTAS = {
+    "requests that it has no room for": (
+        {"requests.cpu": "20m", "requests.memory": "100Mi"},
+        "the quota small leaves no room (requests.cpu and requests.memory)",
+        "raise the quota or free some of it",
+    ),
+    "limits that nobody gave": (
+        {"limits.cpu": "4", "limits.memory": "4Gi"},
+        "the quota small wants every container to say (limits.cpu and limits.memory)",
+        "give the namespace a LimitRange with defaults for them",
+    ),
+}
+
+
+@pytest.mark.parametrize(("hard", "cause", "fix"), QUOTAS.values(), ids=QUOTAS)
+async def test_a_quota_that_blocks_all_parts_is_told_once_with_all_that_it_lacks(
+    world: World, operator: Any, hard: dict[str, str], cause: str, fix: str
+) -> None:
+    await world.quota("small", hard)
+    asks = {"name": "environment", "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}}}
+    environment = {"name": "digits", "command": ["python"], "podTemplate": {"spec": {"containers": [asks]}}}
+    await world.create_run("blocked", environments=[environment])
+    parts = "the local Tinker server, the API server, the trainer and environment digits"
+    status = await world.status_when("blocked", "every part", lambda s: f"{parts}: {cause}" in s["message"])
+    assert status["message"].endswith(fix) and len(status["message"]) < 260
+    stalled = condition(status, "Stalled")
+    assert stalled["reason"] == "PodsRefused"
+    for part in ("the local Tinker server", "the API server", "the trainer", "environment digits"):
+        assert f"pods of {part}" in stalled["message"]
+
+
+async def test_pods_come_with_a_limit_range_whose_defaults_a_quota_wants(world: World, operator: Any) -> None:
+    await world.quota(
+        "small", {"limits.cpu": "8", "limits.memory": "8Gi", "requests.cpu": "2", "requests.memory": "4Gi"}
+    )
+    body = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "defaults"},
+        "spec": {
+            "limits": [
+                {
+                    "type": "Container",
+                    "default": {"cpu": "1", "memory": "1Gi"},
+                    "defaultRequest": {"cpu": "100m", "memory": "256Mi"},
+                }
+            ]
+        },
+    }
+    await world.kube.request("POST", f"/api/v1/namespaces/{world.namespace}/limitranges", body=body)
+    await world.create_run("fits")
+    for part in ("api-server", "local-tinker", "environment", "trainer"):
+        pod = await world.pod("fits", part)
+        assert all("limits" in container["resources"] for container in pod["spec"]["containers"])
+
+
+async def test_a_missing_secret_and_an_image_that_is_not_there_are_told_together(world: World, operator: Any) -> None:
+    await world.create_run("both", tinkerAPI={"keySecretRef": {"name": "absent", "key": "k"}})
+    server = await world.pod("both", "api-server")
+    await world.set_waiting(server, "gateway", "CreateContainerConfigError", 'secret "absent" not found')
+    environment = await world.pod("both", "environment")
+    await world.set_waiting(environment, "environment", "ErrImagePull", "not found")
+    status = await world.status_when("both", "both causes", lambda s: "cannot be pulled" in s["message"])
+    assert "the API server: the Secret absent of tinkerAPI.keySecretRef does not exist" in status["message"]
+    stalled = condition(status, "Stalled")
+    assert stalled["reason"] == "SecretMissing"
+    assert "--from-literal=k=…" in stalled["message"] and "of environment digits cannot be pulled" in stalled["message"]

@@ -94,6 +94,18 @@ class World:
     async def phase(self, name: str, phase: str, seconds: float = 30.0) -> Object:
         return await self.status_when(name, f"phase {phase}", lambda status: status.get("phase") == phase, seconds)
 
+    async def quota(self, name: str, hard: Object) -> None:
+        """Give the namespace a ResourceQuota, and wait until it counts: the API server refuses pods before that."""
+        path = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
+        await self.kube.request(
+            "POST", path, body={"kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": hard}}
+        )
+
+        async def counted() -> bool:
+            return (await self.kube.request("GET", f"{path}/{name}")).get("status", {}).get("hard") == hard
+
+        await eventually(f"a quota {name} that counts", counted)
+
     # -- objects -----------------------------------------------------------------------------------------------------
 
     async def list(self, resource: api.Resource, selector: str | None = None) -> list[Object]:

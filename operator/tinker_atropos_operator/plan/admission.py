@@ -19,9 +19,14 @@ class Admission:
     warnings: tuple[Problem, ...] = ()
 
     @property
+    def sentences(self) -> list[str]:
+        """Each problem for people, the first one saying whose they are."""
+        return [f"{'' if index else 'your config: '}spec.{problem}" for index, problem in enumerate(self.problems)]
+
+    @property
     def message(self) -> str:
         """All problems in one text for a condition."""
-        return "your config: " + "; ".join(f"spec.{problem}" for problem in self.problems)
+        return "; ".join(self.sentences)
 
 
 def admit(spec: Object) -> Admission:

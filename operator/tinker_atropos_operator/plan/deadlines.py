@@ -17,6 +17,8 @@ class Deadline:
     at: dt.datetime
     reason: str
     message: str
+    brief: str = ""
+    """The message in one line; empty = as it is."""
 
     def passed(self, now: dt.datetime) -> bool:
         return now >= self.at
@@ -25,15 +27,18 @@ class Deadline:
         return max(0.0, (self.at - now).total_seconds())
 
 
-def startup_deadline(started: dt.datetime, startup: str, seconds: float, missing: str) -> Deadline:
-    """`missing` says what the run still waits for."""
+def startup_deadline(started: dt.datetime, startup: str, seconds: float, missing: str, brief: str) -> Deadline:
+    """`missing` says what the run still waits for; brief: the same in one line."""
+    late = f"the run has not begun to train within deadlines.startup {startup}"
     return Deadline(
         started + dt.timedelta(seconds=seconds),
         "StartupDeadlineExceeded",
-        f"the run has not begun to train within deadlines.startup {startup}: {missing}",
+        f"{late}: {missing}",
+        f"not begun within deadlines.startup {startup}: {brief}",
     )
 
 
-def secret_deadline(since: dt.datetime, startup: Deadline, message: str) -> Deadline:
+def secret_deadline(since: dt.datetime, startup: Deadline, message: str, brief: str) -> Deadline:
     """since: when the Secret was first found missing."""
-    return Deadline(min(startup.at, since + dt.timedelta(seconds=SECRET_GRACE_SECONDS)), "SecretMissing", message)
+    at = min(startup.at, since + dt.timedelta(seconds=SECRET_GRACE_SECONDS))
+    return Deadline(at, "SecretMissing", message, brief)

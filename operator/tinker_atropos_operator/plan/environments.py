@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tinker_atropos.run import names
 from tinker_atropos.run.model import Environment
-from tinker_atropos_operator.plan.observed import Observed, condition
-from tinker_atropos_operator.plan.pods import Trouble, cut, first_trouble
+from tinker_atropos_operator.plan.observed import Observed
+from tinker_atropos_operator.plan.pods import Trouble, all_troubles
+from tinker_atropos_operator.plan.refusals import refused_pods
 from tinker_atropos_operator.specs import labels
 
 
@@ -19,7 +20,7 @@ class EnvironmentState:
     name: str
     ready: int
     desired: int
-    trouble: Trouble | None = None
+    troubles: Sequence[Trouble] = ()
 
     @property
     def is_ready(self) -> bool:
@@ -34,15 +35,8 @@ def environment_states(run: str, entries: Sequence[Environment], observed: Obser
 def _state(run: str, entry: Environment, observed: Observed) -> EnvironmentState:
     live = observed.deployments.get(names.environment(run, entry.name))
     ready = 0 if live is None else int((live.get("status") or {}).get("readyReplicas") or 0)
-    trouble = first_trouble(observed.pods_of(labels.ENVIRONMENT_COMPONENT, entry.name))
-    if trouble is None and live is not None:
-        failure = condition(live, "ReplicaFailure")
-        if failure is not None and failure.get("status") == "True":
-            text = cut(str(failure.get("message", "")))
-            trouble = Trouble(
-                "PodsRefused",
-                f"pods of environment {entry.name} are refused: {text}; change its podTemplate or the "
-                "namespace's rules",
-                "",
-            )
-    return EnvironmentState(entry.name, min(ready, entry.replicas), entry.replicas, trouble)
+    troubles = [
+        *all_troubles(observed.pods_of(labels.ENVIRONMENT_COMPONENT, entry.name)),
+        *refused_pods(live, f"environment {entry.name}", has_template=True),
+    ]
+    return EnvironmentState(entry.name, min(ready, entry.replicas), entry.replicas, troubles)

@@ -34,34 +34,46 @@ class Trouble:
 
     reason: str
     message: str
+    """All of it: whose fault, what happened, what to do."""
     pod: str
+    part: str = ""
+    """The part of the run, for people."""
+    cause: str = ""
+    """What happened in few words, the same for every part that it happens to."""
+    fix: str = ""
+    items: tuple[str, ...] = ()
+    """What the cause is about, such as the resources of a quota."""
 
     @property
     def is_missing_secret(self) -> bool:
         return self.reason == "SecretMissing"
 
 
-def trouble_of(pod: Object) -> Trouble | None:
-    """What is wrong with a pod that should run; None when nothing is, or not yet."""
+def troubles_of(pod: Object) -> list[Trouble]:
+    """Everything that is wrong with a pod that should run; nothing when nothing is, or not yet."""
     status = pod.get("status") or {}
     if "deletionTimestamp" in pod["metadata"] or status.get("phase") == "Succeeded":
-        return None
-    for entry in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        found = _container_trouble(pod, entry)
-        if found is not None:
-            return found
+        return []
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    found = [trouble for entry in containers if (trouble := _container_trouble(pod, entry)) is not None]
     scheduled = condition(pod, "PodScheduled")
     if scheduled is not None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return Trouble("Unschedulable", _no_place(pod, cut(str(scheduled.get("message", "")))), name_of(pod))
-    return None
+        found.append(_no_place(pod, cut(str(scheduled.get("message", "")))))
+    return found
 
 
-def first_trouble(pods: Iterable[Object]) -> Trouble | None:
-    """The trouble that explains most: a missing Secret before a pull error before the rest."""
-    found = [trouble for trouble in map(trouble_of, pods) if trouble is not None]
-    order = ["SecretMissing", "ConfigurationMissing", "ImagePullFailed", "ContainerCannotStart", "Unschedulable"]
-    rank = {reason: index for index, reason in enumerate(order)}
-    return min(found, key=lambda trouble: rank.get(trouble.reason, len(order)), default=None)
+_ORDER = ("SecretMissing", "ConfigurationMissing", "ImagePullFailed", "ContainerCannotStart", "Unschedulable")
+
+
+def all_troubles(pods: Iterable[Object]) -> list[Trouble]:
+    """The troubles of a part's pods, one of each cause, what explains most first: a missing Secret before a pull error
+    before the rest."""
+    by_cause: dict[tuple[str, str], Trouble] = {}
+    for pod in pods:
+        for trouble in troubles_of(pod):
+            by_cause.setdefault((trouble.reason, trouble.cause), trouble)
+    rank = {reason: index for index, reason in enumerate(_ORDER)}
+    return sorted(by_cause.values(), key=lambda trouble: rank.get(trouble.reason, len(_ORDER)))
 
 
 def part_of(pod: Object) -> str:
@@ -76,16 +88,29 @@ def part_of(pod: Object) -> str:
     }.get(component or "", "the run")
 
 
-def _no_place(pod: Object, text: str) -> str:
+def _no_place(pod: Object, text: str) -> Trouble:
+    part, namespace = part_of(pod), pod["metadata"].get("namespace", "")
     claim = _CLAIM.search(text)
     if claim:
-        return (
-            f"your config: the claim {claim['name']} that {part_of(pod)} needs does not exist: {text}; "
-            f"create it in namespace {pod['metadata'].get('namespace', '')}, or name another one in a new run"
+        return Trouble(
+            "Unschedulable",
+            f"your config: the claim {claim['name']} that {part} needs does not exist: {text}; "
+            f"create it in namespace {namespace}, or name another one in a new run",
+            name_of(pod),
+            part,
+            f"the claim {claim['name']} does not exist",
+            f"create it in namespace {namespace}",
         )
     has_template = label(pod, labels.COMPONENT) == labels.ENVIRONMENT_COMPONENT
     lower = ", or let the environment's podTemplate ask for less" if has_template else ""
-    return f"your cluster has no place for the pod {name_of(pod)} of {part_of(pod)}: {text}; add capacity{lower}"
+    return Trouble(
+        "Unschedulable",
+        f"your cluster has no place for the pod {name_of(pod)} of {part}: {text}; add capacity{lower}",
+        name_of(pod),
+        part,
+        f"no node has room: {cut(text.partition(' preemption:')[0], 120)}",
+        "add capacity",
+    )
 
 
 def _secret_use(pod: Object, name: str) -> tuple[str, str]:
@@ -118,6 +143,9 @@ def _container_trouble(pod: Object, entry: Object) -> Trouble | None:
             f"{place}, or make the image "
             "available to the nodes",
             pod_name,
+            part,
+            f"the image {image} cannot be pulled{f': {cut(text, 80)}' if text else ''}",
+            f"correct {place}",
         )
     if reason in _CONFIG:
         secret = _SECRET.search(str(waiting.get("message", "")))
@@ -129,6 +157,9 @@ def _container_trouble(pod: Object, entry: Object) -> Trouble | None:
                 f"your config: the Secret {name} of {field} that {part} needs does not exist; create it with "
                 f"`kubectl create secret generic {name} --namespace {namespace} --from-literal={key}=…`",
                 pod_name,
+                part,
+                f"the Secret {name} of {field} does not exist",
+                f"kubectl create secret generic {name} -n {namespace} --from-literal={key}=…",
             )
         if secret:
             _, field = _secret_use(pod, secret["in"])
@@ -137,8 +168,17 @@ def _container_trouble(pod: Object, entry: Object) -> Trouble | None:
                 f"your config: the Secret {secret['in']} that {part} needs has no key "
                 f"{secret['key']}; add the key, or name the right one in {field} of a new run",
                 pod_name,
+                part,
+                f"the Secret {secret['in']} has no key {secret['key']}",
+                "add the key",
             )
-        return Trouble("ConfigurationMissing", f"your config: {part} cannot be configured: {text or reason}", pod_name)
+        return Trouble(
+            "ConfigurationMissing",
+            f"your config: {part} cannot be configured: {text or reason}",
+            pod_name,
+            part,
+            cut(text or reason, 120),
+        )
     if reason in _START:
         return Trouble(
             "ContainerCannotStart",
@@ -146,21 +186,29 @@ def _container_trouble(pod: Object, entry: Object) -> Trouble | None:
             f"{container} of {part} "
             f"cannot be started: {text or reason}; check its command and image",
             pod_name,
+            part,
+            f"the container {container} cannot be started: {cut(text or reason, 120)}",
+            "check its command and image",
         )
     if reason == "CrashLoopBackOff":
-        return Trouble("CrashLoop", _crash(entry, part, container, pod_name), pod_name)
+        return _crash(entry, part, container, pod_name)
     return None
 
 
-def _crash(entry: Object, part: str, container: str, pod: str) -> str:
+def _crash(entry: Object, part: str, container: str, pod: str) -> Trouble:
     last = (entry.get("lastState") or {}).get("terminated") or {}
     kind = "your environment" if container == "environment" else "this project"
     end = exit_text(last)
     said = last_lines(str(last.get("message", "")))
-    return (
-        f"{kind}: {container} of {part} ended {entry.get('restartCount', 0)} times, last with {end}"
-        + (f", saying: {said}" if said else "")
-        + f"; see kubectl logs {pod} -c {container} --previous"
+    see = f"see kubectl logs {pod} -c {container} --previous"
+    often = f"ended {entry.get('restartCount', 0)} times, last with {end}"
+    return Trouble(
+        "CrashLoop",
+        f"{kind}: {container} of {part} {often}" + (f", saying: {said}" if said else "") + f"; {see}",
+        pod,
+        part,
+        f"{container} {often}" + (f": {said[-80:]}" if said else ""),
+        see,
     )
 
 

@@ -14,6 +14,7 @@ from tinker_atropos.run import names
 from tinker_atropos.run.model import RunSpec
 from tinker_atropos_operator.plan.admission import Admission, admit
 from tinker_atropos_operator.plan.attempts import attempts, close_last
+from tinker_atropos_operator.plan.causes import listed, whole
 from tinker_atropos_operator.plan.conditions import Condition
 from tinker_atropos_operator.plan.deadlines import Deadline, secret_deadline, startup_deadline
 from tinker_atropos_operator.plan.environments import EnvironmentState, environment_states
@@ -30,7 +31,8 @@ from tinker_atropos_operator.plan.status import (
     Ending,
     Facts,
     assemble,
-    blocking_trouble,
+    blocking_troubles,
+    brief_of,
     conditions_of,
     ended_conditions,
     environment_entries,
@@ -69,6 +71,8 @@ class Situation:
     """Since when this operator could have heard reports."""
     refused: Trouble | None = None
     """An object that the API server refuses as it is."""
+    trainer_refused: str = ""
+    """The API server's newest sentence about a pod that the trainer's Job could not make."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ def _rejected(situation: Situation, admission: Admission) -> Decision:
         Condition("Failed", "False", "InvalidConfig"),
     ]
     fields = {key: value for key, value in run.status.items() if key not in _COMPUTED}
-    status, changed = assemble(run, conditions, fields, situation.now)
+    status, changed = assemble(run, conditions, fields, situation.now, listed(admission.sentences))
     return Decision(status=status, changed=changed)
 
 
@@ -165,6 +169,7 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         finished=all_trained or last_word is not None,
         trained_for=last_word.total_steps if last_word is not None else None,
         now=now,
+        refused=situation.trainer_refused,
     )
     if trainer.next_attempt:
         attempt += 1
@@ -204,7 +209,7 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         fields["attempts"] = close_last(history, "Completed" if ending.complete else ending.reason, now) or None
         fields.pop("eta", None)
         fields.pop("warnings", None)
-        status, changed = assemble(run, ended_conditions(ending), fields, now)
+        status, changed = assemble(run, ended_conditions(ending), fields, now, ending.brief or ending.message)
         # What is left goes once this is written: whoever reads the status later must find the end in it.
         return Decision(status=status, changed=changed, look_again=0.0)
     ready = sum(state.ready for state in facts.environments)
@@ -213,7 +218,7 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
     seconds_per_step = float(progress.get("secondsPerStep") or 0)
     warned = progress.get("warnings") or ()
     conditions = conditions_of(facts, now, seconds_per_step, warned)
-    status, changed = assemble(run, conditions, fields, now)
+    status, changed = assemble(run, conditions, fields, now, brief_of(facts))
     context = RunContext(run.namespace, run.name, run.uid, spec, run.spec, situation.platform)
     return Decision(
         children=running_children(context, attempt),
@@ -238,22 +243,23 @@ def _deadlines(situation: Situation, spec: RunSpec, facts: Facts, started: dt.da
     """Moments at which the run fails if nothing changes."""
     if facts.begun:
         return []
-    waits = missing(facts)
+    lacking, short = missing(facts), brief_of(facts)
     heard = facts.heard.report if facts.heard is not None else None
+    waits = lacking.whole()
     if facts.refused is not None:
         waits = facts.refused.message
-    elif not waits:
+    elif not lacking:
         if heard is None:
             return []  # every part runs; that no report comes through is no reason to end the run
-        waits = heard.message or f"the trainer is in its phase {heard.phase}"
-    startup = startup_deadline(started, spec.deadlines.startup, spec.deadlines.startup_seconds, waits)
-    blocked = blocking_trouble(facts)
-    if blocked is None or not blocked.is_missing_secret:
+        waits = short = heard.message or f"the trainer is in its phase {heard.phase}"
+    startup = startup_deadline(started, spec.deadlines.startup, spec.deadlines.startup_seconds, waits, short)
+    blocked = blocking_troubles(facts)
+    if not blocked or not blocked[0].is_missing_secret:
         return [startup]
     stalled = situation.run.condition("Stalled")
-    known = stalled is not None and stalled.get("status") == "True" and stalled.get("reason") == blocked.reason
+    known = stalled is not None and stalled.get("status") == "True" and stalled.get("reason") == blocked[0].reason
     since = parse_time(str(stalled["lastTransitionTime"])) if known and stalled is not None else situation.now
-    return [secret_deadline(since, startup, blocked.message), startup]
+    return [secret_deadline(since, startup, whole(blocked), short), startup]
 
 
 def _ending(
@@ -277,7 +283,7 @@ def _ending(
         return Ending(False, facts.trainer.reason, facts.trainer.message)
     for deadline in deadlines:
         if deadline.passed(situation.now):
-            return Ending(False, deadline.reason, deadline.message)
+            return Ending(False, deadline.reason, deadline.message, deadline.brief)
     return None
 
 

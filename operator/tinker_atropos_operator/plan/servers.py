@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinker_atropos.run import names
 from tinker_atropos.run.model import RunSpec
-from tinker_atropos_operator.plan.observed import Object, Observed, Run, condition, name_of
-from tinker_atropos_operator.plan.pods import Trouble, cut, first_trouble
+from tinker_atropos_operator.plan.observed import Object, Observed, Run, name_of
+from tinker_atropos_operator.plan.pods import Trouble, all_troubles
+from tinker_atropos_operator.plan.refusals import refused_pods
 from tinker_atropos_operator.specs import labels
 
 
@@ -17,7 +19,7 @@ class ServerState:
 
     what: str
     ready: bool
-    trouble: Trouble | None = None
+    troubles: Sequence[Trouble] = ()
 
 
 def api_server_state(run: str, observed: Observed) -> ServerState:
@@ -34,14 +36,10 @@ def local_tinker_state(run: str, spec: RunSpec, observed: Observed) -> ServerSta
 def _state(what: str, name: str, component: str, observed: Observed) -> ServerState:
     live = observed.deployments.get(name)
     ready = live is not None and int((live.get("status") or {}).get("readyReplicas") or 0) > 0
-    trouble = None if ready else first_trouble(observed.pods_of(component))
-    if trouble is None and not ready and live is not None:
-        failure = condition(live, "ReplicaFailure")
-        if failure is not None and failure.get("status") == "True":
-            trouble = Trouble(
-                "PodsRefused", f"the pod of the {what} is refused: {cut(str(failure.get('message', '')))}", ""
-            )
-    return ServerState(what, ready, trouble)
+    if ready:
+        return ServerState(what, ready)
+    troubles = [*all_troubles(observed.pods_of(component)), *refused_pods(live, f"the {what}")]
+    return ServerState(what, ready, troubles)
 
 
 def local_tinker_pod(observed: Observed) -> Object | None:

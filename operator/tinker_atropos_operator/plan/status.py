@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinker_atropos_operator.plan.causes import brief, listed, whole
 from tinker_atropos_operator.plan.conditions import Condition, Status, merged
 from tinker_atropos_operator.plan.environments import EnvironmentState
 from tinker_atropos_operator.plan.observed import Run, format_time
@@ -52,40 +53,63 @@ class Ending:
     complete: bool
     reason: str
     message: str
+    brief: str = ""
+    """The message in one line; empty = as it is."""
 
 
-def missing(facts: Facts) -> str:
-    """What the run still waits for, as a sentence, causes first; empty when every part is there."""
-    troubles, parts = [], []
+@dataclass(frozen=True)
+class Missing:
+    """What a run still waits for."""
+
+    troubles: Sequence[Trouble]
+    parts: Sequence[str]
+    """Parts that are not ready yet without anything being wrong."""
+
+    def __bool__(self) -> bool:
+        return bool(self.troubles or self.parts)
+
+    def whole(self) -> str:
+        """As a sentence, causes first."""
+        return "; ".join(text for text in (whole(self.troubles), *self.parts) if text)
+
+    def brief(self, *more: str) -> str:
+        return brief(self.troubles, [*self.parts, *more])
+
+
+def missing(facts: Facts) -> Missing:
+    """What the run still waits for; nothing when every part is there."""
+    troubles: list[Trouble] = []
+    parts = []
     for server in (facts.local_tinker, facts.api_server):
         if server is not None and not server.ready:
-            if server.trouble is not None:
-                troubles.append(server.trouble.message)
-            else:
+            troubles += server.troubles
+            if not server.troubles:
                 parts.append(f"the {server.what} is not ready")
     for state in facts.environments:
         if not state.is_ready:
-            if state.trouble is not None:
-                troubles.append(state.trouble.message)
-            else:
+            troubles += state.troubles
+            if not state.troubles:
                 parts.append(f"{state.ready} of {state.desired} instances of environment {state.name} are ready")
     if facts.trainer.state != "Running":
-        (troubles if facts.trainer.trouble is not None else parts).append(facts.trainer.message)
-    return "; ".join((*troubles, *parts))
+        troubles += facts.trainer.troubles
+        if not facts.trainer.troubles:
+            parts.append(facts.trainer.message)
+    return Missing(troubles, parts)
 
 
-def blocking_trouble(facts: Facts) -> Trouble | None:
-    """The trouble that keeps the run from going on until somebody does something."""
-    if facts.refused is not None:
-        return facts.refused
-    servers = [server.trouble for server in (facts.local_tinker, facts.api_server) if server is not None]
-    found = [*servers, facts.trainer.trouble]
+def blocking_troubles(facts: Facts) -> list[Trouble]:
+    """The troubles that keep the run from going on until somebody does something; a refused object
+    first, then a missing Secret, which ends a run soon."""
+    found = [] if facts.refused is None else [facts.refused]
+    for server in (facts.local_tinker, facts.api_server):
+        found += server.troubles if server is not None else ()
+    found += facts.trainer.troubles
     working = [environment for environment in facts.environments if environment.ready > 0]
     if not facts.begun or not working:  # later, an environment that still works carries the run
-        found += [environment.trouble for environment in facts.environments]
-    real = [trouble for trouble in found if trouble is not None and trouble.reason not in _PASSING]
-    secret = [trouble for trouble in real if trouble.is_missing_secret]
-    return next(iter(secret or real), None)
+        for environment in facts.environments:
+            found += environment.troubles
+    real = [trouble for trouble in found if trouble.reason not in _PASSING]
+    return sorted(real, key=lambda trouble: (trouble is not facts.refused, not trouble.is_missing_secret))
 
 
 def conditions_of(
@@ -93,24 +117,24 @@ def conditions_of(
 ) -> list[Condition]:
     """All conditions of a run that is not over. warned: the warnings of its trajectory server, as in the status."""
     waits = missing(facts)
-    blocked = blocking_trouble(facts)
+    blocked = blocking_troubles(facts)
     said = facts.heard.report.message if facts.heard is not None else ""
     created = facts.trainer.state != "Absent"
-    if blocked is not None:
-        ready = Condition("Ready", "False", blocked.reason, blocked.message)
-        reconciling = Condition("Reconciling", "False", blocked.reason)
+    if blocked:
+        ready = Condition("Ready", "False", blocked[0].reason, whole(blocked))
+        reconciling = Condition("Reconciling", "False", blocked[0].reason)
     elif facts.begun and not waits:
         ready = Condition("Ready", "True", "Running", said or "every part of the run works")
         reconciling = Condition("Reconciling", "False", "Running")
     else:
         reason = RECOVERING if facts.begun else STARTING if created else CREATING
-        text = waits or said or "every part runs; waiting for the trainer's first step"
+        text = waits.whole() or said or "every part runs; waiting for the trainer's first step"
         if waits and said and not facts.begun:
-            text = f"{waits}; the trainer: {said}"
+            text = f"{text}; the trainer: {said}"
         ready = Condition("Ready", "False", reason, text)
         reconciling = Condition("Reconciling", "True", reason, text)
     stalled = (
-        Condition("Stalled", "True", blocked.reason, blocked.message)
+        Condition("Stalled", "True", blocked[0].reason, whole(blocked))
         if blocked
         else Condition("Stalled", "False", "AsExpected", facts.warnings)
     )
@@ -128,11 +152,21 @@ def conditions_of(
     ]
 
 
+def brief_of(facts: Facts) -> str:
+    """status.message of a run that is not over; empty = what the condition Ready says."""
+    waits, blocked = missing(facts), blocking_troubles(facts)
+    if not blocked and not waits:
+        return ""
+    said = facts.heard.report.message if facts.heard is not None and not facts.begun else ""
+    others = [trouble for trouble in waits.troubles if trouble not in blocked]
+    return Missing([*blocked, *others], waits.parts).brief(*([f"the trainer: {said}"] if said else []))
+
+
 def _server(name: str, server: ServerState, created: bool) -> Condition:
     if server.ready:
         return Condition(name, "True", "Ready")
-    if server.trouble is not None:
-        return Condition(name, "False", server.trouble.reason, server.trouble.message)
+    if server.troubles:
+        return Condition(name, "False", server.troubles[0].reason, whole(server.troubles))
     return Condition(name, "False", STARTING if created else CREATING, f"the {server.what} is not ready")
 
 
@@ -140,9 +174,9 @@ def _environments(states: Sequence[EnvironmentState], created: bool) -> Conditio
     waiting = [state for state in states if not state.is_ready]
     if not waiting:
         return Condition("EnvironmentsReady", "True", "Ready")
-    trouble = next((state.trouble for state in waiting if state.trouble is not None), None)
-    if trouble is not None:
-        return Condition("EnvironmentsReady", "False", trouble.reason, trouble.message)
+    troubles = [trouble for state in waiting for trouble in state.troubles]
+    if troubles:
+        return Condition("EnvironmentsReady", "False", troubles[0].reason, whole(troubles))
     text = ", ".join(f"{state.name} {state.ready}/{state.desired}" for state in waiting)
     return Condition("EnvironmentsReady", "False", STARTING if created else CREATING, f"not ready: {text}")
 
@@ -229,13 +263,15 @@ def assemble(
     conditions: Sequence[Condition],
     fields: Mapping[str, Any],
     now: dt.datetime,
+    message: str = "",
 ) -> tuple[dict[str, Any], list[Condition]]:
-    """The whole status from its parts, and the conditions that changed. Fields that are None are left out."""
+    """The whole status from its parts, and the conditions that changed. Fields that are None are left out.
+    message: one line for people; empty = what the condition Ready says."""
     entries, changed = merged(run.status.get("conditions") or (), conditions, run.generation, now)
     ready = next(entry for entry in entries if entry["type"] == "Ready")
     status = {
         "phase": phase_of(entries),
-        "message": ready["message"],
+        "message": message or listed([ready["message"]]),
         "observedGeneration": run.generation,
         **{key: value for key, value in fields.items() if value is not None},
         "conditions": entries,

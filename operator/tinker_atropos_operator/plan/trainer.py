@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tinker_atropos.protocol.exit_codes import CONFIG_ERROR, FENCED, KEY_REFUSED, STARTUP_TIMEOUT, STATE_LOST
 from tinker_atropos.run import names
 from tinker_atropos.run.model import RunSpec
+from tinker_atropos_operator.plan.causes import whole
 from tinker_atropos_operator.plan.observed import (
     Object,
     Observed,
@@ -23,14 +25,18 @@ from tinker_atropos_operator.plan.observed import (
     name_of,
     parse_time,
 )
-from tinker_atropos_operator.plan.pods import Trouble, cut, exit_text, first_trouble, last_lines
+from tinker_atropos_operator.plan.pods import Trouble, all_troubles, cut, exit_text, last_lines
 from tinker_atropos_operator.plan.progress import termination_report
+from tinker_atropos_operator.plan.refusals import refusal
 from tinker_atropos_operator.specs import labels
 
 State = Literal["Absent", "Pending", "Running", "Succeeded", "Failed"]
 
 LAST_WORD_SECONDS = 15.0
 """How long after its Job's end a trainer's last report may take to be seen."""
+
+LOOK_FOR_POD_SECONDS = 10.0
+"""How often it is asked why a Job has no pod."""
 
 _EXIT_CODE = re.compile(r"failed with exit code (\d+)")
 
@@ -43,7 +49,7 @@ class TrainerState:
     attempt: int
     reason: str = ""
     message: str = ""
-    trouble: Trouble | None = None
+    troubles: Sequence[Trouble] = ()
     next_attempt: bool = False
     """This attempt ended without finishing the run and without a reason to give up."""
     look_again: float | None = None
@@ -59,8 +65,10 @@ def trainer_state(
     finished: bool,
     trained_for: int | None,
     now: dt.datetime,
+    refused: str = "",
 ) -> TrainerState:
-    """finished: the trainer has said that the final weights are saved; trained_for: of how many steps it knew then."""
+    """finished: the trainer has said that the final weights are saved; trained_for: of how many steps it knew then.
+    refused: the API server's sentence about a pod that its Job could not make."""
     job = observed.jobs.get(names.trainer(run, attempt))
     if job is None:
         return TrainerState("Absent", attempt, "NotCreated", "the trainer's Job is not made yet")
@@ -77,12 +85,26 @@ def trainer_state(
         return TrainerState("Running", attempt, "PodRunning", f"pod {name_of(running[-1])} trains{earlier}")
     if finished:
         return TrainerState("Running", attempt, "Finishing", "the final weights are saved; the trainer's pod ends")
-    trouble = first_trouble(pods)
-    if trouble is not None:
-        return TrainerState("Pending", attempt, trouble.reason, trouble.message, trouble)
+    troubles = all_troubles(pods)
+    if not pods and refused:
+        troubles.append(refusal(refused, "the trainer", has_template=True))
+    if troubles:
+        again = LOOK_FOR_POD_SECONDS if not pods else None
+        return TrainerState("Pending", attempt, troubles[0].reason, whole(troubles), troubles, look_again=again)
     last = _last_failed(pods)
     said = f"; the last one ended with {_end_of(last)}" if last is not None else ""
-    return TrainerState("Pending", attempt, "PodPending", f"waiting for a trainer pod{earlier}{said}")
+    # What keeps a Job from making a pod changes nothing that is watched.
+    again = LOOK_FOR_POD_SECONDS if not pods else None
+    message = f"waiting for a trainer pod{earlier}{said}"
+    return TrainerState("Pending", attempt, "PodPending", message, look_again=again)
+
+
+def podless_job(run: str, observed: Observed, attempt: int) -> Object | None:
+    """The Job of an attempt when it should have a pod and none is there."""
+    job = observed.jobs.get(names.trainer(run, attempt))
+    if job is None or any(is_true(job, name) for name in ("Failed", "FailureTarget", "Complete")):
+        return None
+    return None if trainer_pods(observed, job) else job
 
 
 def trainer_pods(observed: Observed, job: Object) -> list[Object]:

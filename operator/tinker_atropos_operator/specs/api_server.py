@@ -14,6 +14,9 @@ from tinker_atropos_operator.specs.run_objects import Child, Object, RunContext
 
 STORE_LOGIN_VARIABLE = "TINKER_ATROPOS_TRAJECTORIES_STORE_PASSWORD"
 
+STORE_FIELD = "apiServer.store"
+DEFAULT_VOLUME = Store().volume
+
 STORE_DIR = "/var/lib/tinker-atropos"
 EXPORT_DIR = "/var/lib/tinker-atropos-export"
 EXPORT_GRACE_SECONDS = 120
@@ -81,6 +84,7 @@ def api_server(context: RunContext) -> Child:
         labels.API_SERVER,
         pod,
         inputs=[context.source.get("tinkerAPI"), context.source.get("apiServer"), tokenizer, spec.base_model],
+        overlay_field=STORE_FIELD if spec.api_server.store.volume != DEFAULT_VOLUME or export is not None else "",
     )
 
 

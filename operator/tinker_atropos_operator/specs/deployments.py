@@ -22,8 +22,9 @@ def deployment(
     extra_labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     overlay: Mapping[str, Any] | None = None,
+    overlay_field: str = "",
 ) -> Child:
-    """A Deployment whose pods carry the run's labels. `overlay` is the user's pod template."""
+    """A Deployment whose pods carry the run's labels. `overlay` is the user's pod template, from `overlay_field`."""
     extra = dict(extra_labels or {})
     template: Object = {
         "metadata": {"labels": {**labels.of_run(context.name, component), **extra}},
@@ -44,5 +45,6 @@ def deployment(
                 "template": lay_over(template, overlay or {}),
             },
         },
-        has_overlay=bool(overlay),
+        overlay_field,
+        overlay,
     )

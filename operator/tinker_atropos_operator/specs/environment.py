@@ -19,7 +19,7 @@ _TOKENIZER: Object = {"name": "tokenizer", "mountPath": configuration.TOKENIZER_
 
 def environment(context: RunContext, entry: Environment) -> Child:
     """Deployment of one environment; each replica is an instance of it."""
-    images = context.platform.settings.images
+    images, index = context.platform.settings.images, context.spec.environments.index(entry)
     image = images.environment if entry.image is None else Image(entry.image, images.environment.pull_policy)
     program = pods.container(
         "environment",
@@ -68,6 +68,7 @@ def environment(context: RunContext, entry: Environment) -> Child:
         extra_labels={labels.ENVIRONMENT: entry.name},
         annotations={labels.CONFIG: digest_of(digested)},
         overlay=entry.pod_template,
+        overlay_field=f"environments[{index}].podTemplate" if entry.pod_template else "",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinker_atropos.protocol import ports
 from tinker_atropos.run import names
 from tinker_atropos_operator.specs import labels, pods
+from tinker_atropos_operator.specs.api_server import DEFAULT_VOLUME, STORE_FIELD
 from tinker_atropos_operator.specs.deployments import deployment
 from tinker_atropos_operator.specs.run_objects import Child, RunContext
 
@@ -38,4 +39,5 @@ def local_tinker(context: RunContext) -> Child:
         labels.LOCAL_TINKER,
         pods.pod_spec([server], [{"name": "data", **volume}], grace_seconds=30),
         inputs=[local.model, volume],
+        overlay_field=STORE_FIELD if volume != DEFAULT_VOLUME else "",
     )

@@ -6,6 +6,7 @@ Whether the result is a valid pod is for the API server to say (a dry run before
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,42 @@ def lay_over(template: Object, overlay: Mapping[str, Any]) -> Object:
         given = merged["metadata"].get("labels")
         merged["metadata"]["labels"] = {**(given if isinstance(given, dict) else {}), **built_labels}
     return merged
+
+
+def place_in(overlay: Mapping[str, Any], template: Object, path: str) -> str:
+    """Where in the overlay a place of the merged template comes from, as far as it does.
+
+    `spec.containers[1].env[4].value` may be `spec.containers[0].env[0].value` there."""
+    built: Any = template
+    given: Any = overlay
+    place, name = "", ""
+    for index, key in _STEP.findall(path):
+        if isinstance(built, list) and index.isdigit():
+            item = built[int(index)] if int(index) < len(built) else {}
+            where = _index_of(given, item, _MERGED_BY.get(name), int(index))
+            if where is None:
+                return place
+            built, given, place = item, given[where], f"{place}[{where}]"
+            continue
+        name = index or key
+        built = built.get(name) if isinstance(built, Mapping) else None
+        given = given.get(name) if isinstance(given, Mapping) else None
+        place = f"{place}.{name}" if place else name
+    return place
+
+
+_STEP = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
+
+
+def _index_of(given: Any, item: Any, key: str | None, index: int) -> int | None:
+    if not isinstance(given, list):
+        return None
+    if key is None:
+        return index if index < len(given) else None
+    matches = (
+        place for place, entry in enumerate(given) if isinstance(entry, Mapping) and entry.get(key) == item.get(key)
+    )
+    return next(matches, None)
 
 
 def _merged(base: Object, overlay: Mapping[str, Any]) -> Object:

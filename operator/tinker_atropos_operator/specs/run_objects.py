@@ -53,8 +53,11 @@ class Child:
     """An object that a run should have."""
 
     object: Object
-    has_overlay: bool = False
-    """Contains the user's pod template, which the API server must judge before anything is made."""
+    overlay_field: str = ""
+    """Field of the run file whose words are in the object as they stand, which the API server must judge before
+    anything is made; empty = there is none."""
+    overlay: Mapping[str, Any] | None = None
+    """The pod template that was laid over the built one."""
 
     @property
     def kind(self) -> str:

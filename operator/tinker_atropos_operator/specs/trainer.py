@@ -113,5 +113,6 @@ def trainer(context: RunContext, attempt: int) -> Child:
                 "template": lay_over(template, spec.trainer.pod_template),
             },
         },
-        has_overlay=bool(spec.trainer.pod_template),
+        "trainer.podTemplate" if spec.trainer.pod_template else "",
+        spec.trainer.pod_template,
     )

@@ -101,11 +101,23 @@ def test_nothing_heavy_is_kept() -> None:
         "managedFields": [1],
         "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "x" * 1000, "mine": "y"},
     }
-    spec = {"containers": [{"name": "c", "image": "i", "env": [1] * 100}], "volumes": [1]}
+    spec = {"containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "b"}] * 100}], "volumes": [1]}
     cache.upsert("Pod", body("Pod", "p", metadata=metadata, spec=spec))
     (pod,) = cache.observed(RUN).pods
     assert pod["spec"] == {"initContainers": [], "containers": [{"name": "c", "image": "i"}]}
     assert pod["metadata"]["annotations"] == {"mine": "y"} and "managedFields" not in pod["metadata"]
+
+
+def test_which_secrets_a_pod_wants_is_kept_for_the_message_about_a_missing_one() -> None:
+    cache = Cache()
+    metadata = {"labels": {"tinker-atropos.dev/run": "run", "app.kubernetes.io/component": "api-server"}}
+    key = {"name": "TINKER_API_KEY", "valueFrom": {"secretKeyRef": {"name": "tinker", "key": "my-key"}}}
+    bucket = {"secretRef": {"name": "s3"}}
+    plain: list[Any] = [{"name": "A", "value": "b"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]
+    container = {"name": "c", "image": "i", "env": [*plain, key], "envFrom": [{"configMapRef": {"name": "x"}}, bucket]}
+    cache.upsert("Pod", body("Pod", "p", metadata=metadata, spec={"containers": [container]}))
+    (pod,) = cache.observed(RUN).pods
+    assert pod["spec"]["containers"] == [{"name": "c", "image": "i", "env": [key], "envFrom": [bucket]}]
 
 
 def test_nothing_is_left_of_a_run_that_is_gone() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tinker_atropos_operator.plan.pods import MAX_MESSAGE, first_trouble, trouble_of
+from tinker_atropos_operator.plan.pods import MAX_MESSAGE, Trouble, all_troubles, troubles_of
 
 CASES: dict[str, tuple[str, str, str, str, list[str]]] = {
     "an image that is not there": (
@@ -54,6 +54,13 @@ CASES: dict[str, tuple[str, str, str, str, list[str]]] = {
         ["pyton", "command"],
     ),
 }
+
+
+def trouble_of(pod: Any) -> Trouble | None:
+    """The only trouble of a pod."""
+    found = troubles_of(pod)
+    assert len(found) <= 1
+    return found[0] if found else None
 
 
 def container_of(component: str) -> str:
@@ -156,12 +163,16 @@ def test_the_relay_is_looked_at_too(build: Any) -> None:
     assert trouble is not None and "this project" in trouble.message
 
 
-def test_a_missing_secret_explains_more_than_a_crash(build: Any) -> None:
+def test_every_trouble_of_a_part_is_told_and_a_missing_secret_first(build: Any) -> None:
     crash = build.waiting("gateway", "CrashLoopBackOff", "", {"exitCode": 1})
     secret = build.waiting("gateway", "CreateContainerConfigError", 'secret "a" not found')
-    pods = [build.pod("api-server", "a", statuses=[crash]), build.pod("api-server", "b", statuses=[secret])]
-    trouble = first_trouble(pods)
-    assert trouble is not None and trouble.is_missing_secret
+    pull = build.waiting("trajectories", "ErrImagePull", "x")
+    pods = [
+        build.pod("api-server", "a", statuses=[crash]),
+        build.pod("api-server", "b", statuses=[secret, pull]),
+        build.pod("api-server", "c", statuses=[secret]),
+    ]
+    assert [trouble.reason for trouble in all_troubles(pods)] == ["SecretMissing", "ImagePullFailed", "CrashLoop"]
 
 
 def test_foreign_text_is_cut(build: Any) -> None:
