@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from tinker_atropos.cli.entry import INTERRUPTED
 from tinker_atropos.run.problems import InvalidRunError
 
 SUBCOMMANDS: Mapping[str, tuple[str, str, str]] = {
@@ -66,8 +67,7 @@ class _Programs(click.Group):
             name, command, rest = super().resolve_command(ctx, args)
             if name is not None and command is not None and not ctx.resilient_parsing:
                 for sentence in variables.unread(os.environ, name, command, SUBCOMMANDS):
-                    click.secho("warning: ", fg="yellow", nl=False, err=True)
-                    click.echo(sentence, err=True)
+                    warn(sentence)
             return name, command, rest
         except click.UsageError as error:
             from tinker_atropos.run.problems import nearest
@@ -76,6 +76,12 @@ class _Programs(click.Group):
             if meant is None:
                 raise
             raise click.UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx) from error
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click would make exit status 1 of it
+            sys.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -103,6 +109,12 @@ def cli() -> None:
     Every option can also be given as an environment variable: TINKER_ATROPOS_<SUBCOMMAND>_<OPTION>, for instance
     TINKER_ATROPOS_GATEWAY_PORT=8001.
     """
+
+
+def warn(sentence: str) -> None:
+    """A warning on the standard error output."""
+    click.secho("warning: ", fg="yellow", nl=False, err=True)
+    click.echo(sentence, err=True)
 
 
 def _needs(subcommand: str, error: ModuleNotFoundError) -> str:

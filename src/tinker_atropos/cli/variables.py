@@ -15,14 +15,16 @@ import click
 from tinker_atropos.run.problems import nearest
 
 PREFIX = "TINKER_ATROPOS_"
+RUN_API = "RUN_API_"
+"""The same for `run-api`."""
 _OPERATOR = "operator"
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT)(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
-def drop_service_links(environ: MutableMapping[str, str]) -> None:
+def drop_service_links(environ: MutableMapping[str, str], prefix: str = PREFIX) -> None:
     """Take Kubernetes' variables out, so that none of them is read as an option."""
-    for name in [name for name, value in environ.items() if name.startswith(PREFIX) and _is_link(name, value)]:
+    for name in [name for name, value in environ.items() if name.startswith(prefix) and _is_link(name, value)]:
         del environ[name]
 
 
@@ -30,9 +32,15 @@ def unread(
     environ: Mapping[str, str], subcommand: str, command: click.Command, subcommands: Iterable[str]
 ) -> list[str]:
     """A sentence for each variable that was meant for this program, as far as one can tell, and is not read by it."""
-    own = prefix_of(subcommand)
-    known = _known(own, command)
     others = [prefix_of(name) for name in (*subcommands, _OPERATOR) if name != subcommand]
+    return unread_of(environ, prefix_of(subcommand), f"tinker-atropos {subcommand}", command, others)
+
+
+def unread_of(
+    environ: Mapping[str, str], own: str, program: str, command: click.Command, others: Iterable[str] = ()
+) -> list[str]:
+    """The same for a program whose variables begin with `own`, those of other programs with one of `others`."""
+    known = _known(own, command)
     said = []
     for name in sorted(environ):
         if name in known or _is_link(name, environ[name]) or name.startswith(tuple(others)):
@@ -41,9 +49,7 @@ def unread(
         if meant:
             said.append(f"the variable {name} is read by nothing; did you mean {meant}?")
         elif name.startswith(own):
-            said.append(
-                f"the variable {name} is read by nothing; see tinker-atropos {subcommand} --help for the options"
-            )
+            said.append(f"the variable {name} is read by nothing; see {program} --help for the options")
     return said
 
 
@@ -69,7 +75,7 @@ def _meant(name: str, own: str, known: set[str]) -> str | None:
         return options[near] if near else None
     if name.startswith(PREFIX) and name.removeprefix(PREFIX) in options:
         return options[name.removeprefix(PREFIX)]  # without the program's name
-    if not name.startswith("TINKER"):
+    if not name.startswith(own.partition("_")[0]):
         return None
     close = difflib.get_close_matches(name, [variable for variable in known if variable.startswith(own)], 1, 0.92)
     return close[0] if close else None

@@ -6,7 +6,8 @@ import click
 import pytest
 
 from tinker_atropos.cli.main import SUBCOMMANDS, cli
-from tinker_atropos.cli.variables import drop_service_links, unread
+from tinker_atropos.cli.variables import drop_service_links, unread, unread_of
+from tinker_atropos.trajectories.run_api import main as run_api
 
 CASES = {
     "an option": ("gateway", "TINKER_ATROPOS_GATEWAY_PORT", None),
@@ -51,6 +52,23 @@ def test_variables(program: str, variable: str, expected: str | None) -> None:
         assert said == []
     else:
         assert len(said) == 1 and variable in said[0] and expected in said[0]
+
+
+RUN_API = {
+    "an option": ("RUN_API_PORT", None),
+    "of something else": ("RUNNER_NAME", None),
+    "another program's": ("TINKER_ATROPOS_GATEWAY_PROT", None),
+    "a misspelt option": ("RUN_API_PROT", "did you mean RUN_API_PORT?"),
+    "a misspelt program": ("RUNAPI_STORE", "did you mean RUN_API_STORE?"),
+    "nothing near": ("RUN_API_COLOUR", "see run-api --help for the options"),
+}
+
+
+@pytest.mark.parametrize(("variable", "expected"), RUN_API.values(), ids=RUN_API)
+def test_variables_of_run_api(variable: str, expected: str | None) -> None:
+    said = unread_of({variable: "x", "PATH": "/bin"}, "RUN_API_", "run-api", run_api)
+    assert [expected in sentence and variable in sentence for sentence in said if expected] == [True] * bool(expected)
+    assert len(said) == bool(expected)
 
 
 LINKS = {
