@@ -551,25 +551,20 @@ async def test_pods_come_with_a_limit_range_whose_defaults_a_quota_wants(world: 
     await world.quota(
         "small", {"limits.cpu": "8", "limits.memory": "8Gi", "requests.cpu": "2", "requests.memory": "4Gi"}
     )
-    body = {
-        "apiVersion": "v1",
-        "kind": "LimitRange",
-        "metadata": {"name": "defaults"},
-        "spec": {
-            "limits": [
-                {
-                    "type": "Container",
-                    "default": {"cpu": "1", "memory": "1Gi"},
-                    "defaultRequest": {"cpu": "100m", "memory": "256Mi"},
-                }
-            ]
-        },
-    }
-    await world.kube.request("POST", f"/api/v1/namespaces/{world.namespace}/limitranges", body=body)
+    await world.limit_range(default={"cpu": "1", "memory": "1Gi"}, request={"cpu": "100m", "memory": "256Mi"})
     await world.create_run("fits")
     for part in ("api-server", "local-tinker", "environment", "trainer"):
         pod = await world.pod("fits", part)
         assert all("limits" in container["resources"] for container in pod["spec"]["containers"])
+
+
+async def test_a_limit_range_whose_default_is_below_what_a_part_asks_for_is_told(world: World, operator: Any) -> None:
+    await world.limit_range(default={"memory": "300Mi"}, request={"memory": "64Mi"})
+    await world.create_run("low")
+    words = "the local Tinker server: pods are refused: "
+    status = await world.status_when("low", "the refusal", lambda s: words in s["message"])
+    message = condition(status, "Stalled")["message"]
+    assert "must be less than or equal to memory limit of 300Mi" in message and "tar-low-tinker" not in message
 
 
 async def test_a_missing_secret_and_an_image_that_is_not_there_are_told_together(world: World, operator: Any) -> None:

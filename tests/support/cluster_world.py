@@ -106,6 +106,12 @@ class World:
 
         await eventually(f"a quota {name} that counts", counted)
 
+    async def limit_range(self, *, default: Object, request: Object) -> None:
+        """Give the namespace a LimitRange: limits and requests of containers that have none."""
+        limits = {"type": "Container", "default": default, "defaultRequest": request}
+        body = {"kind": "LimitRange", "metadata": {"name": "defaults"}, "spec": {"limits": [limits]}}
+        await self.kube.request("POST", f"/api/v1/namespaces/{self.namespace}/limitranges", body=body)
+
     # -- objects -----------------------------------------------------------------------------------------------------
 
     async def list(self, resource: api.Resource, selector: str | None = None) -> list[Object]:

@@ -9,7 +9,7 @@ from tinker_atropos_operator.plan.observed import Object, condition
 from tinker_atropos_operator.plan.pods import Trouble, cut
 
 REASON = "PodsRefused"
-_POD = re.compile(r'^(Error creating: )?pods? "[^"]*" is forbidden: ')
+_POD = re.compile(r'^(Error creating: )?[Pp]ods? "[^"]*" is (forbidden|invalid): ')
 _EXCEEDED = re.compile(
     r"exceeded quota: (?P<quota>\S+), requested: (?P<asked>\S+), used: (?P<used>\S+), limited: (?P<hard>\S+)"
 )

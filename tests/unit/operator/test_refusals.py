@@ -30,6 +30,14 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], list[str]]] = {
         ["pods of environment a", "limits.cpu for: environment,relay", "LimitRange"],
     ),
     "a LimitRange": (POD + RANGE, "pods are refused: " + RANGE, (), [RANGE, "the podTemplate"]),
+    "a LimitRange whose default limit is below a request": (
+        'Pod "tar-x-tinker-n6kjv" is invalid: spec.containers[0].resources.requests: Invalid value: "512Mi": '
+        "must be less than or equal to memory limit of 256Mi",
+        'pods are refused: spec.containers[0].resources.requests: Invalid value: "512Mi": '
+        "must be less than or equal to memory limit of 256Mi",
+        (),
+        ["memory limit of 256Mi"],
+    ),
     "an Event of a Job": (
         "Error creating: " + POD + EXCEEDED,
         "the quota small leaves no room",
