@@ -119,7 +119,7 @@ class DirectoryExport(Export):
 
 def record(number: int, payload: bytes) -> bytes:
     """A payload as it stands in a segment."""
-    return header(b"", number, payload, crc32(payload)) + payload
+    return header(b"", number, len(payload), crc32(payload)) + payload
 
 
 def readable(told: Mapping[str, Any]) -> bytes:

@@ -6,13 +6,13 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
+from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError, heads
 from tinker_atropos.trajectories.store.embedded import EmbeddedStore
 from tinker_atropos.trajectories.store.segment import scan
 
@@ -95,6 +95,88 @@ async def test_damage_in_a_sealed_segment_is_refused_and_named(tmp_path: Path) -
         file.write(b"\xff")
     with pytest.raises(StoreCorruptError, match=r"segment-00000001\.log: damaged at byte 0"):
         await opened(tmp_path)
+
+
+class TestHeads:
+    """What is noted of a sealed segment's records, so that they are not looked for among the payloads."""
+
+    @staticmethod
+    async def _filled(folder: Path) -> Path:
+        """A store of two sealed segments whose first has its heads beside it; the first."""
+        store, _ = await opened(folder)
+        await fill(store, 1, 20, 1000)
+        await store.append(b"no payload")
+        await store.close()
+        store, _ = await opened(folder)
+        await store.append(b"second", (21, b"x"))
+        async with asyncio.timeout(10):
+            while not (folder / "segment-00000001.heads").exists():
+                await asyncio.sleep(0.01)
+        await store.close()
+        return folder / "segment-00000001.log"
+
+    async def test_they_say_what_the_segment_says(self, tmp_path: Path) -> None:
+        segment = await self._filled(tmp_path / "store")
+        assert heads.read(segment, 1) == list(scan(segment, 1, payloads=False))
+        store, content = await opened(tmp_path / "store")
+        assert content == journal(1, 20) + b"|no payload|second"
+        assert await store.read([7, 21]) == [b"\x07" * 1000, b"x"]
+        await store.close()
+
+    async def test_they_are_enough(self, tmp_path: Path) -> None:
+        """The entries are not read from the segment any more."""
+        segment = await self._filled(tmp_path / "store")
+        data = bytearray(segment.read_bytes())
+        data[data.index(b"e5")] = 0
+        segment.write_bytes(data)
+        store, content = await opened(tmp_path / "store")
+        assert content == journal(1, 20) + b"|no payload|second"
+        await store.close()
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda data, _: b"",
+            lambda data, _: data[:-1],
+            lambda data, _: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+            lambda data, _: bytes(len(data)),
+            lambda data, other: other,
+        ],
+        ids=["empty", "cut short", "a byte changed", "zeros", "of another segment"],
+    )
+    async def test_spoilt_ones_are_not_used(self, tmp_path: Path, spoil: Callable[[bytes, bytes], bytes]) -> None:
+        segment = await self._filled(tmp_path / "store")
+        short, _ = await opened(tmp_path / "other")
+        await fill(short, 1, 3, 1000)
+        await short.close()
+        other = tmp_path / "other" / "segment-00000001.log"
+        heads.write(other, 1)
+        path = heads.path_of(segment)
+        path.write_bytes(spoil(path.read_bytes(), heads.path_of(other).read_bytes()))
+        assert heads.read(segment, 1) is None
+        store, content = await opened(tmp_path / "store")
+        assert content == journal(1, 20) + b"|no payload|second"
+        await store.close()
+
+    async def test_a_segment_that_is_mostly_entries_has_none(self, tmp_path: Path) -> None:
+        store, _ = await opened(tmp_path / "store")
+        await asyncio.gather(*(store.append(b"an entry without a payload") for _ in range(20)))
+        await store.close()
+        segment = tmp_path / "store" / "segment-00000001.log"
+        heads.write(segment, 1)
+        assert not heads.path_of(segment).exists()
+
+    async def test_they_go_with_their_segment(self, tmp_path: Path) -> None:
+        segment = await self._filled(tmp_path / "store")
+        store, _ = await opened(tmp_path / "store")
+        store.forget(range(1, 22))
+        await store.compact()
+        await store.close()
+        assert not segment.exists() and not heads.path_of(segment).exists()
+        heads.path_of(segment).write_bytes(b"left by a process that was killed")
+        store, _ = await opened(tmp_path / "store")
+        await store.close()
+        assert not heads.path_of(segment).exists()
 
 
 async def test_a_damaged_payload_is_noticed_when_it_is_read(tmp_path: Path) -> None:

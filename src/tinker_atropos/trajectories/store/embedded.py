@@ -24,7 +24,7 @@ from pathlib import Path
 
 from isal.isal_zlib import crc32
 
-from tinker_atropos.trajectories.store import Fold, Recovered, StoreCorruptError, StoreUnavailableError
+from tinker_atropos.trajectories.store import Fold, Recovered, StoreCorruptError, StoreUnavailableError, heads
 from tinker_atropos.trajectories.store.segment import SEAL, Place, Record, header, scan
 from tinker_atropos.trajectories.store.tail import Tail, lay_ready
 from tinker_atropos.trajectories.store.writer import Writer
@@ -89,6 +89,8 @@ class EmbeddedStore:
         self._prepared = False
         self._looked, self._room = float("-inf"), 0
         self._preparing: asyncio.Future[None] | None = None
+        self._headed = 0  # segments below this number have their heads beside them, or need none
+        self._heading: asyncio.Future[None] | None = None
         self._lock: FileIO | None = None
         self.on_sync: Callable[[float], None] = lambda _: None
         self.on_lost: Callable[[str], None] = lambda _: None  # never: the lock is held until the end
@@ -120,6 +122,9 @@ class EmbeddedStore:
             found = readers.map(lambda number: self._scan(number, number == segments[-1]), segments)
             for number, records in zip(segments, found, strict=True):
                 self._take_segment(number, number == segments[-1], records, entries)
+        for path in self._directory.glob("segment-*.heads"):
+            if not path.with_suffix(".log").exists():
+                path.unlink()
         self._start_segment((segments[-1] if segments else max(0, self._folded - 1)) + 1)
         return Recovered(snapshot, entries)
 
@@ -140,7 +145,9 @@ class EmbeddedStore:
 
     def _scan(self, number: int, last: bool) -> list[Record]:
         """Several segments at once: what is on the disk alone is many small reads, each of which waits for it."""
-        return list(scan(self._path(number), number, payloads=last))
+        path = self._path(number)
+        known = None if last else heads.read(path, number)
+        return list(scan(path, number, payloads=last)) if known is None else known
 
     def _take_segment(self, number: int, last: bool, records: Sequence[Record], entries: list[bytes]) -> None:
         path = self._path(number)
@@ -204,6 +211,24 @@ class EmbeddedStore:
         if not self._spare_ready and not done.cancelled():
             logger.warning("store: no segment could be prepared: %s", done.exception())
 
+    def _note_heads_if_due(self) -> None:
+        """Write down the heads of one sealed segment after the other, in the background."""
+        if self._heading is not None or self._broken or self._headed >= self._active:
+            return
+        number = min((number for number in self._sizes if self._headed <= number < self._active), default=None)
+        if number is None:
+            self._headed = self._active
+            return
+        self._headed = number + 1
+        self._heading = self._loop.run_in_executor(self._compactor, heads.write, self._path(number), number)
+        self._heading.add_done_callback(self._noted_heads)
+
+    def _noted_heads(self, done: asyncio.Future[None]) -> None:
+        self._heading = None
+        if not done.cancelled() and isinstance(error := done.exception(), OSError):
+            logger.debug("store: the heads of a segment were not written down: %s", error)
+        self._note_heads_if_due()
+
     def _sync_directory(self) -> None:
         fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -235,7 +260,7 @@ class EmbeddedStore:
                 places.append(_REFUSED)
                 continue
             checksum = crc32(payload)
-            head = header(entry, number, payload, checksum)
+            head = header(entry, number, len(payload), checksum)
             parts += (head, entry, payload)
             start = end + len(head) + len(entry)
             end = start + len(payload)
@@ -301,6 +326,7 @@ class EmbeddedStore:
         else:
             self._idle.set()
             self._prepare_if_due()
+            self._note_heads_if_due()
             self._compact_if_due()
 
     def _undo(self, error: OSError) -> None:
@@ -408,6 +434,7 @@ class EmbeddedStore:
             self._living.pop(number, None)
             self._journal.pop(number, None)
             self._path(number).unlink()
+            heads.path_of(self._path(number)).unlink(missing_ok=True)
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -425,6 +452,9 @@ class EmbeddedStore:
                 await asyncio.wait((self._compacting,))
         if self._preparing is not None:
             await asyncio.wait((self._preparing,))
+        self._headed = self._active  # the next process goes on with it
+        if self._heading is not None:
+            await asyncio.wait((self._heading,))
         self._writer.end()
         self._compactor.shutdown()
         if self._tail is not None:

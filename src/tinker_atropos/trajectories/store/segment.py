@@ -51,13 +51,26 @@ class Record:
         return not self.entry and self.payload is None
 
 
-def header(entry: bytes, payload_number: int, payload: bytes, payload_crc: int) -> bytes:
+def header(entry: bytes, payload_number: int, payload_size: int, payload_crc: int) -> bytes:
     """The bytes that go before an entry and its payload."""
-    start = _BEFORE_CRC.pack(MAGIC, len(entry), len(payload), payload_number, crc32(entry), payload_crc)
+    start = _BEFORE_CRC.pack(MAGIC, len(entry), payload_size, payload_number, crc32(entry), payload_crc)
     return start + (crc32(start) & 0xFFFF).to_bytes(2, "little")
 
 
-SEAL = header(b"", 0, b"", 0)
+SEAL = header(b"", 0, 0, 0)
+
+
+def heads(data: bytes, number: int) -> Iterator[Record]:
+    """Every record of a segment that is sound, from its records without their payloads, one behind the other."""
+    at = end = 0
+    while at < len(data):
+        _, entry_len, payload_len, payload_number, _, payload_crc, _ = HEADER.unpack_from(data, at)
+        at += HEADER.size
+        start = end + HEADER.size + entry_len
+        end = start + payload_len
+        place = Place(number, start, payload_len, payload_crc) if payload_len else None
+        yield Record(data[at : at + entry_len], payload_number, place, end)
+        at += entry_len
 
 
 def scan(path: Path, number: int, *, payloads: bool) -> Iterator[Record]:
