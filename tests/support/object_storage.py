@@ -15,8 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -163,12 +162,3 @@ class Door:
 
     def put(self) -> list[str]:
         return [name for method, name, _ in self.requests if method == "PUT"]
-
-
-@contextmanager
-def service(folder: Path) -> Iterator[Service]:
-    running = Service(folder)
-    try:
-        yield running
-    finally:
-        running.stop()

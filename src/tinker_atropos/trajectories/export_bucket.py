@@ -7,16 +7,17 @@ whoever is killed in between leaves the older export, or none, and begins again.
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinker_atropos.run.model import BUCKET_ADDRESS, ENDPOINT
 from tinker_atropos.trajectories.export import SUMMARY, Export, ExportError, readable, segment_name, snapshot_name
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 SCHEME = "s3://"
 SEGMENT_BYTES = 8 << 20
@@ -77,39 +80,40 @@ class Bucket:
         """Write one object in one piece."""
         import obstore
 
-        try:
-            await obstore.put_async(self._store, name, data, use_multipart=False)
-        except (obstore.exceptions.BaseError, OSError) as error:
-            raise self._refused(error) from error
+        await self._ask(lambda store: obstore.put(store, name, data, use_multipart=False))
 
     async def get(self, name: str) -> bytes | None:
         """An object, None = there is none of that name."""
         import obstore
 
         try:
-            return bytes(await (await obstore.get_async(self._store, name)).bytes_async())
-        except (obstore.exceptions.BaseError, OSError) as error:
-            if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in str(error):
+            return await self._ask(lambda store: bytes(obstore.get(store, name).bytes()))
+        except BucketError as error:
+            if isinstance(error.__cause__, FileNotFoundError) and "NoSuchBucket" not in str(error.__cause__):
                 return None
-            raise self._refused(error) from error
+            raise
 
     async def names(self) -> tuple[list[str], list[str]]:
         """The objects right here, and the names that stand where folders would."""
         import obstore
 
-        try:
-            found = await obstore.list_with_delimiter_async(self._store)
-        except (obstore.exceptions.BaseError, OSError) as error:
-            raise self._refused(error) from error
+        found = await self._ask(obstore.list_with_delimiter)
         return [entry["path"] for entry in found["objects"]], [path.strip("/") for path in found["common_prefixes"]]
 
     async def delete(self, names: Collection[str]) -> None:
         import obstore
 
+        await self._ask(lambda store: obstore.delete(store, list(names)))
+
+    async def _ask(self, question: Callable[[S3Store], Answer]) -> Answer:
+        """In a thread: with the library's own asynchronous calls a process that ends soon after them can be aborted."""
+        import obstore
+
         try:
-            await obstore.delete_async(self._store, list(names))
+            return await asyncio.to_thread(question, self._store)
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise self._refused(error) from error
+            # Never the request, which holds the key's name and signature.
+            raise BucketError(refusal(self, str(error))) from error
 
     @cached_property
     def _store(self) -> S3Store:
@@ -141,10 +145,6 @@ class Bucket:
         except (BaseError, ValueError) as error:
             raise BucketError(f"{self.url}: {str(error).splitlines()[0]}") from error
 
-    def _refused(self, error: Exception) -> BucketError:
-        """The service's answer in a sentence; never the request, which holds the key's name and signature."""
-        return BucketError(refusal(self, str(error)))
-
 
 def refusal(bucket: Bucket, text: str) -> str:
     """What the client's error, with the service's answer in it, means for who runs this."""
@@ -173,6 +173,12 @@ def refusal(bucket: Bucket, text: str) -> str:
     tried = f", tried for {RETRY_SECONDS} s" if re.search(r"after [1-9]\d* retries", text) else ""
     if said:
         return f"the service of the bucket {bucket.name!r}{at} answers {said}{tried}"
+    untrusted = re.search(r"InvalidCertificate\(\s*(\w+)", text)
+    if untrusted:
+        return (
+            f"the certificate of the service of the bucket {bucket.name!r}{at} is not trusted ({untrusted[1]}); "
+            "SSL_CERT_FILE may name a file with the authority's"
+        )
     status = re.search(r"status code: (\d{3} [A-Z][A-Za-z ]+)", text)
     if status:
         return f"the service of the bucket {bucket.name!r}{at} answers {status[1].strip()}{tried}"

@@ -90,6 +90,11 @@ ANSWERS = {
         answered("503 Service Unavailable", "SlowDown", "Reduce the rate.") + " after 9 retries",
         "the service of the bucket 'archive' at http://minio answers SlowDown: Reduce the rate, tried for 30 s",
     ),
+    "a certificate of an authority of one's own": (
+        "after 4 retries - HTTP error: error sending request\n error: InvalidCertificate(\n   UnknownIssuer,\n )",
+        "the certificate of the service of the bucket 'archive' at http://minio is not trusted (UnknownIssuer); "
+        "SSL_CERT_FILE may name a file with the authority's",
+    ),
     "another answer": (
         answered("501 Not Implemented"),
         "the service of the bucket 'archive' at http://minio answers 501 Not Implemented",
