@@ -61,7 +61,7 @@ async def test_a_run_is_followed_to_complete_and_cleared_away(world: World, oper
     uid = run["metadata"]["uid"]
     status = await world.phase("whole", "Starting")
     assert status["progress"] == "0/5" and status["environmentsReady"] == "0/1"
-    assert "the local Tinker server is not ready" in status["message"]
+    assert "not ready: the local Tinker server, the API server, environment digits 0/1" in status["message"]
     trainer = await world.start_everything("whole")
     status = await world.status_when("whole", "all parts", lambda s: s["environmentsReady"] == "1/1")
     status = await world.status_when(

@@ -64,37 +64,44 @@ class Missing:
     troubles: Sequence[Trouble]
     parts: Sequence[str]
     """Parts that are not ready yet without anything being wrong."""
+    trainer: str = ""
+    """The same for the trainer, as a sentence."""
 
     def __bool__(self) -> bool:
-        return bool(self.troubles or self.parts)
+        return bool(self.troubles or self.parts or self.trainer)
 
     def whole(self) -> str:
         """As a sentence, causes first."""
-        return "; ".join(text for text in (whole(self.troubles), *self.parts) if text)
+        return "; ".join(text for text in (whole(self.troubles), self._parts(), self.trainer) if text)
 
-    def brief(self, *more: str) -> str:
-        return brief(self.troubles, [*self.parts, *more])
+    def brief(self, said: str) -> str:
+        """As one line; said: by the trainer."""
+        return brief(self.troubles, [text for text in (self._parts(), said or self.trainer) if text])
+
+    def _parts(self) -> str:
+        return f"not ready: {', '.join(self.parts)}" if self.parts else ""
 
 
 def missing(facts: Facts) -> Missing:
     """What the run still waits for; nothing when every part is there."""
     troubles: list[Trouble] = []
     parts = []
+    waits = ""
     for server in (facts.local_tinker, facts.api_server):
         if server is not None and not server.ready:
             troubles += server.troubles
             if not server.troubles:
-                parts.append(f"the {server.what} is not ready")
+                parts.append(f"the {server.what}")
     for state in facts.environments:
         if not state.is_ready:
             troubles += state.troubles
             if not state.troubles:
-                parts.append(f"{state.ready} of {state.desired} instances of environment {state.name} are ready")
+                parts.append(f"environment {state.name} {state.ready}/{state.desired}")
     if facts.trainer.state != "Running":
         troubles += facts.trainer.troubles
         if not facts.trainer.troubles:
-            parts.append(facts.trainer.message)
-    return Missing(troubles, parts)
+            waits = facts.trainer.message
+    return Missing(troubles, parts, waits)
 
 
 def blocking_troubles(facts: Facts) -> list[Trouble]:
@@ -159,7 +166,7 @@ def brief_of(facts: Facts) -> str:
         return ""
     said = facts.heard.report.message if facts.heard is not None and not facts.begun else ""
     others = [trouble for trouble in waits.troubles if trouble not in blocked]
-    return Missing([*blocked, *others], waits.parts).brief(*([f"the trainer: {said}"] if said else []))
+    return Missing([*blocked, *others], waits.parts, waits.trainer).brief(f"the trainer: {said}" if said else "")
 
 
 def _server(name: str, server: ServerState, created: bool) -> Condition:

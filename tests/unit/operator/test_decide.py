@@ -411,6 +411,36 @@ def test_a_refused_object_stalls_the_run(build: Any) -> None:
     assert phase(decision) == "Stalled" and condition(decision, "Stalled")["reason"] == "InvalidPodTemplate"
 
 
+def test_the_message_is_one_line_of_what_the_conditions_say_in_full(build: Any) -> None:
+    environments = [{"name": f"e{n}", "command": ["x"]} for n in range(3)]
+    run = build.run({"startTime": build.ago(50)}, environments=environments)
+    quota = "exceeded quota: small, requested: requests.cpu=60m, used: requests.cpu=9, limited: requests.cpu=9"
+    refused = build.condition("ReplicaFailure", "FailedCreate", f'pods "x-{{}}" is forbidden: {quota}')
+    names = ["tar-first-api", *(f"tar-first-env-e{n}" for n in range(2))]
+    observed = Observed(
+        deployments={name: build.deployment(name, 0, conditions=[refused]) for name in names},
+        jobs={"tar-first-trainer-1": build.job()},
+    )
+    decision = decide(build.situation(run, observed, trainer_refused=f'pods "y" is forbidden: {quota}'))
+    assert decision.status is not None
+    assert decision.status["message"] == (
+        "the API server, the trainer, environment e0 and environment e1: the quota small leaves no room "
+        "(requests.cpu); raise the quota or free some of it; not ready: environment e2 0/1"
+    )
+    stalled = condition(decision, "Stalled")["message"]
+    for part in ("the API server", "environment e0", "environment e1", "the trainer"):
+        assert f"pods of {part} (requests.cpu: 60m asked, 9 of 9 used)" in stalled
+    assert decision.look_again == pytest.approx(10.1), "nothing that is watched changes when the quota does"
+
+
+def test_parts_that_wait_without_a_cause_are_listed(build: Any) -> None:
+    observed = Observed(jobs={"tar-first-trainer-1": build.job()})
+    decision = decide(build.situation(build.run({"startTime": build.ago(5)}), observed))
+    assert decision.status is not None
+    said = "not ready: the API server, environment digits 0/2; waiting for a trainer pod"
+    assert decision.status["message"] == condition(decision, "Ready")["message"] == said
+
+
 LOCAL = {"tinkerAPI": {"local": {"model": "tiny"}}}
 CLAIM = {"apiServer": {"store": {"volume": {"persistentVolumeClaim": {"claimName": "x"}}}}}
 
