@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from cluster_runs import (
     restarts,
     status,
 )
+from object_storage import BUCKET, Service, credentials
 from peer_processes import free_port
 from real_cluster import SYSTEM, Namespace
 from stories import story
@@ -180,6 +182,39 @@ def test_a_redis_store_carries_a_run_to_another_api_server_pod(space: Namespace)
     audit = [Path(sys.executable).with_name("tinker-atropos"), "audit", str(path)]
     audited = subprocess.run(audit, capture_output=True, text=True, check=False)
     assert audited.returncode == 0 and "20 steps trained" in audited.stdout, audited.stderr
+
+
+@story
+def test_a_ledger_is_left_in_a_bucket(space: Namespace) -> None:
+    """The API server's image can do it, and the Secret's keys reach the trajectory server alone."""
+    from singlenode import network
+    from singlenode.layout import layout
+
+    name = "archived"
+    [node] = space.cluster.reader.list("nodes")
+    host = next(entry["address"] for entry in node["status"]["addresses"] if entry["type"] == "InternalIP")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": credentials()}
+    with tempfile.TemporaryDirectory(prefix="storage-") as folder:
+        service = Service(Path(folder), host, network.inside(layout(space.cluster.state.name)))
+        try:
+            run = manifest(name, total_steps=2)
+            export = {"bucket": f"s3://{BUCKET}/runs", "endpoint": service.endpoint, "secretRef": {"name": "s3"}}
+            run["spec"]["apiServer"] = {"store": {"export": export}}
+            space.apply(secret, run)
+            end = complete(space, name)
+            uid = space.must_get("tinkeratroposruns", name)["metadata"]["uid"]
+            assert end["ledgerExport"] == f"s3://{BUCKET}/runs/{name}-{uid}"
+            command = [Path(sys.executable).with_name("tinker-atropos"), "audit", end["ledgerExport"]]
+            audited = subprocess.run(
+                [*command, "--endpoint", service.endpoint],
+                env={**os.environ, **credentials()},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            service.stop()
+    assert audited.returncode == 0 and "2 steps trained" in audited.stdout, audited.stderr
 
 
 def test_afterwards_only_the_weights_of_a_complete_run_stay(shared: Namespace, at_rest: object) -> None:

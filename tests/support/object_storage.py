@@ -15,11 +15,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
+import pytest
 
 from peer_processes import free_port, until
 
@@ -35,7 +36,7 @@ def credentials() -> dict[str, str]:
 
 
 def moto_python() -> Path:
-    """A Python that has moto; made once. Raises CalledProcessError when no package index is there to have it from."""
+    """A Python that has moto; made once. The test is skipped when no package index is there to have it from."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinker-atropos"
     cache.mkdir(parents=True, exist_ok=True)
     place = cache / "-".join(entry.partition("==")[2] for entry in ("==moto", *MOTO))
@@ -45,31 +46,35 @@ def moto_python() -> Path:
             shutil.rmtree(place, ignore_errors=True)
             uv = [sys.executable, "-m", "uv", "--quiet"]
             for command in (["venv", str(place)], ["pip", "install", "-p", str(place / "bin" / "python"), *MOTO]):
-                subprocess.run([*uv, *command], check=True, capture_output=True, text=True)
+                made = subprocess.run([*uv, *command], check=False, capture_output=True, text=True)
+                if made.returncode != 0:
+                    why = (made.stderr.strip().splitlines() or ["no word"])[-1]
+                    pytest.skip(f"neither versitygw on PATH nor, from a package index, {MOTO[0]}: {why}")
             (place / "complete").touch()
     return place / "bin" / "python"
 
 
 class Service:
-    """The service itself, with one empty bucket."""
+    """The service itself, with one empty bucket; prefix: of its command, for a service on a node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         self.port, self._log = free_port(), folder / "service.log"
+        self.endpoint = f"http://{host}:{self.port}"
         gateway = shutil.which("versitygw")
         self.checks_signatures = gateway is not None
         variables = dict(os.environ)
         if gateway is not None:
             (folder / "objects" / BUCKET).mkdir(parents=True)
-            command = [gateway, "--port", f"127.0.0.1:{self.port}", "posix", str(folder / "objects")]
+            command = [gateway, "--port", f"{host}:{self.port}", "posix", str(folder / "objects")]
             variables |= {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
         else:
-            command = [str(moto_python()), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+            command = [str(moto_python()), "-m", "moto.server", "-H", host, "-p", str(self.port)]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=folder)
+            self._process = subprocess.Popen([*prefix, *command], stdout=log, stderr=log, env=variables, cwd=folder)
         try:
-            until(lambda: httpx.get(f"http://127.0.0.1:{self.port}/").status_code < 500, "an answer of the service")
+            until(lambda: httpx.get(self.endpoint).status_code < 500, "an answer of the service")
             if gateway is None:
-                assert httpx.put(f"http://127.0.0.1:{self.port}/{BUCKET}").status_code == 200
+                assert httpx.put(f"{self.endpoint}/{BUCKET}").status_code == 200
         except BaseException:
             self.stop()
             raise
