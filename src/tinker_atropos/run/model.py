@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator
 from pydantic.alias_generators import to_camel
 
+from tinker_atropos.run.bucket_address import BUCKET_ADDRESS, ENDPOINT
 from tinker_atropos.run.duration import parse_duration
 
 LARGEST = 2**63 - 1
@@ -113,13 +114,6 @@ class _Kubernetes(BaseModel):
     """A part beside `config`: camelCase, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-BUCKET_ADDRESS = r"^s3://[a-z0-9][a-z0-9.-]+[a-z0-9](/[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]*)*/?$"
-"""A bucket and, perhaps, a prefix in it."""
-
-ENDPOINT = r"^https?://[^@/ ]+(/[^@ ]*)?$"
-"""Address of a service, without a user or password."""
 
 
 class SecretKeyRef(_Kubernetes):

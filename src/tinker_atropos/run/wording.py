@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinker_atropos.run.model import BUCKET_ADDRESS, ENDPOINT
+from tinker_atropos.run.bucket_address import BUCKET_ADDRESS, ENDPOINT
 from tinker_atropos.run.problems import Problem, nearest
 
 _FORMS = {

@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tinker_atropos.run.model import BUCKET_ADDRESS, ENDPOINT
+from tinker_atropos.run.bucket_address import BUCKET_ADDRESS, ENDPOINT
 from tinker_atropos.trajectories.export import SUMMARY, Export, ExportError, readable, segment_name, snapshot_name
 from tinker_atropos.trajectories.store.segment import SEAL
 
