@@ -101,13 +101,13 @@ def test_what_cannot_work_says_so(started: Namespace) -> None:
         lambda: (
             "registry.invalid/environment:9" in condition(space, "no-image", "EnvironmentsReady").get("message", "")
         ),
-        110,
+        200,
     )
-    refused = space.eventually("the refused key", lambda: failed("wrong-key"), 120)
+    refused = space.eventually("the refused key", lambda: failed("wrong-key"), 240)
     assert refused["reason"] == "KeyRefused" and "Secret wrong-key" in refused["message"]
-    missing = space.eventually("the missing Secret", lambda: failed("no-secret"), 120)
+    missing = space.eventually("the missing Secret", lambda: failed("no-secret"), 240)
     assert missing["reason"] == "SecretMissing" and "absent" in missing["message"]
-    pulled = space.eventually("the startup deadline", lambda: failed("no-image"), 160)
+    pulled = space.eventually("the startup deadline", lambda: failed("no-image"), 240)
     assert pulled["reason"] == "StartupDeadlineExceeded" and "registry.invalid/environment:9" in pulled["message"]
     assert {status(space, name)["phase"] for name in ("no-image", "no-secret", "wrong-key")} == {"Failed"}
 

@@ -49,7 +49,7 @@ def versions(space: Namespace) -> dict[str, str]:
     return {run["metadata"]["name"]: run["metadata"]["resourceVersion"] for run in space.list("tinkeratroposruns")}
 
 
-def at_step(space: Namespace, name: str, step: int, seconds: float = 240) -> None:
+def at_step(space: Namespace, name: str, step: int, seconds: float = 400) -> None:
     def reached() -> bool:
         now = status(space, name)
         assert now.get("phase") != "Failed", now
@@ -58,7 +58,7 @@ def at_step(space: Namespace, name: str, step: int, seconds: float = 240) -> Non
     space.eventually(f"step {step} of {name}", reached, seconds)
 
 
-def complete(space: Namespace, name: str, seconds: float = 400) -> dict[str, Any]:
+def complete(space: Namespace, name: str, seconds: float = 600) -> dict[str, Any]:
     def ended() -> bool:
         now = status(space, name)
         assert now.get("phase") != "Failed", now
@@ -70,7 +70,7 @@ def complete(space: Namespace, name: str, seconds: float = 400) -> dict[str, Any
 
 def environments_ready(space: Namespace, name: str) -> None:
     space.eventually(
-        f"the environments of {name}", lambda: condition(space, name, "EnvironmentsReady").get("status") == "True", 120
+        f"the environments of {name}", lambda: condition(space, name, "EnvironmentsReady").get("status") == "True", 240
     )
 
 
