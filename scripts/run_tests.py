@@ -32,7 +32,9 @@ PYTEST_TIERS = ("unit", "wire", "controlplane", "cluster")
 TIERS = ("lint", *PYTEST_TIERS)
 PARALLEL = {"unit", "wire", "controlplane"}
 """Tiers whose tests share nothing: each worker has servers of its own. One node is shared by the tests of `cluster`."""
-SPREAD = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+WORKERS = min(4, (os.cpu_count() or 1) + 1)
+"""One more than processors: much of a test is waiting for programs to start, or to be gone."""
+SPREAD = (f"--numprocesses={WORKERS}", "--dist=worksteal")
 LINT = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
 
 
