@@ -33,6 +33,10 @@ _RECEIVED = orjson.dumps({"status": "received"})
 _RECEIVED_AGAIN = orjson.dumps({"status": "received", "duplicate": True})
 _OPEN = frozenset({"/healthz", "/readyz"})
 _GZIP_WBITS = 31
+_MOST_TIMES = 1032
+"""How much larger than its deflated form a text can be."""
+_SLACK = 64
+"""With room behind the text's end it is inflated in a quarter less time."""
 _INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]
 
 
@@ -141,6 +145,8 @@ class Routes:
         if encoding not in ("gzip", "x-gzip"):
             raise _refuse(415, f"Content-Encoding {encoding} is not known here; send gzip or plain JSON")
         rest: bytes | memoryview = request.body
+        if len(rest) * _MOST_TIMES <= self._max_body and (whole := _inflate_at_once(rest)) is not None:
+            return whole
         parts: list[bytes] = []
         size = 0
         try:
@@ -485,6 +491,18 @@ def _parsed(parser: Callable[[bytes | memoryview], T], body: bytes | memoryview)
         return parser(body)
     except InvalidPostError as error:
         raise _invalid(error) from None
+
+
+def _inflate_at_once(body: bytes | memoryview) -> bytes | None:
+    """The usual body, which is one gzip member that says at its end how long its text is; None = look closer."""
+    size = int.from_bytes(body[-4:], "little")
+    if size > len(body) * _MOST_TIMES:
+        return None
+    try:
+        whole: bytes = isal_zlib.decompress(body, _GZIP_WBITS, size + _SLACK)
+    except _INFLATE_ERROR:
+        return None
+    return whole if len(whole) == size else None
 
 
 def _number(fields: dict[str, Any], name: str, kind: type, default: float | None = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import json
 import socket
@@ -63,10 +64,16 @@ class TestHappyPath:
         assert server.get("/status")["current_step"] == 1
         assert server.post("/disconnect-env", {"env_id": 0}) == {"status": "success"}
 
-    def test_gzip_bodies(self, server: Any) -> None:
-        assert (
-            server.call("POST", "/scored_data", server.zipped(server.group(1)), {"Content-Encoding": "gzip"})[0] == 200
-        )
+    @pytest.mark.parametrize("sizes", [[None], [100, None], [0, 7, 300, None]], ids=["one", "two", "four"])
+    @pytest.mark.parametrize("level", [0, 9])
+    def test_gzip_bodies(self, server: Any, sizes: list[int | None], level: int) -> None:
+        """One member or several, stored or compressed."""
+        text, begin, members = json.dumps(server.group(1)).encode(), 0, []
+        for size in sizes:
+            part = text[begin:] if size is None else text[begin : begin + size]
+            members.append(gzip.compress(part, level))
+            begin += len(part)
+        assert server.call("POST", "/scored_data", b"".join(members), {"Content-Encoding": "gzip"})[0] == 200
         assert server.get("/status")["queue_size"] == 1
 
     def test_many_requests_on_one_connection(self, server: Any) -> None:
@@ -269,6 +276,9 @@ class TestPosts:
         [
             ("cut", 400, "the gzip body is cut short"),
             ("flip", 400, "the gzip body is damaged"),
+            ("wrong size", 400, "the gzip body is damaged"),
+            ("wrong sum", 400, "the gzip body is damaged"),
+            ("more behind it", 400, "the gzip body is"),
             ("none", 400, "the gzip body is"),
         ],
     )
@@ -278,6 +288,9 @@ class TestPosts:
         body = {
             "cut": whole[:-12],
             "flip": whole[:20] + bytes(byte ^ 255 for byte in whole[20:40]) + whole[40:],
+            "wrong size": whole[:-4] + b"\1\0\0\0",
+            "wrong sum": whole[:-8] + bytes(4) + whole[-4:],
+            "more behind it": whole + b"more",
             "none": b"abcdefgh",
         }[damage]
         found, answer = server.call("POST", "/scored_data", body, {"Content-Encoding": "gzip"})
