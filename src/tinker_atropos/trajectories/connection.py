@@ -29,9 +29,11 @@ _DRAIN_ABOVE = 1 << 20
 _LINGER_SECONDS = 5.0
 _FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.001, 0.25
 _HEAD_END = b"\r\n\r\n"
-_SCRATCH = bytearray(1 << 16)
+_SCRATCH = bytearray(1 << 13)
 _SCRATCH_VIEW = memoryview(_SCRATCH)
-"""Where heads and small bodies are received, one connection at a time: each is parsed before the next is received."""
+"""Where heads and small bodies are received, one connection at a time: each is parsed before the next is received.
+
+Small, because of a large body what lands here is copied once more."""
 
 
 @dataclass(slots=True)
