@@ -126,6 +126,7 @@ class EmbeddedStore:
             if not path.with_suffix(".log").exists():
                 path.unlink()
         self._start_segment((segments[-1] if segments else max(0, self._folded - 1)) + 1)
+        self._note_heads_if_due()
         return Recovered(snapshot, entries)
 
     def _path(self, number: int) -> Path:
@@ -321,12 +322,12 @@ class EmbeddedStore:
         self._go_on()
 
     def _go_on(self) -> None:
+        self._note_heads_if_due()
         if self._pending:
             self._loop.call_soon(self._commit)
         else:
             self._idle.set()
             self._prepare_if_due()
-            self._note_heads_if_due()
             self._compact_if_due()
 
     def _undo(self, error: OSError) -> None:
