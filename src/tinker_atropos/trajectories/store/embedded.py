@@ -89,8 +89,7 @@ class EmbeddedStore:
         self._prepared = False
         self._looked, self._room = float("-inf"), 0
         self._preparing: asyncio.Future[None] | None = None
-        self._headed = 0  # segments below this number have their heads beside them, or need none
-        self._heading: asyncio.Future[None] | None = None
+        self._heads: list[bytes] = []  # of the open segment's records
         self._lock: FileIO | None = None
         self.on_sync: Callable[[float], None] = lambda _: None
         self.on_lost: Callable[[str], None] = lambda _: None  # never: the lock is held until the end
@@ -126,7 +125,6 @@ class EmbeddedStore:
             if not path.with_suffix(".log").exists():
                 path.unlink()
         self._start_segment((segments[-1] if segments else max(0, self._folded - 1)) + 1)
-        self._note_heads_if_due()
         return Recovered(snapshot, entries)
 
     def _path(self, number: int) -> Path:
@@ -172,6 +170,8 @@ class EmbeddedStore:
                 tail.write((SEAL,), end)
             finally:
                 tail.close()
+        if not heads.path_of(path).exists():
+            self._note_heads(number, heads.parts_of(records))
         self._files[number] = FileIO(path, "r")
         self._sizes[number] = end
 
@@ -185,6 +185,8 @@ class EmbeddedStore:
         if self._tail is not None:
             self._tail.write((SEAL,), self._end)
             self._tail.close()
+            self._note_heads(self._active, self._heads)
+        self._heads = []
         path = self._path(number)
         self._prepared, self._spare_ready = self._spare_ready, False
         if self._prepared:
@@ -212,23 +214,11 @@ class EmbeddedStore:
         if not self._spare_ready and not done.cancelled():
             logger.warning("store: no segment could be prepared: %s", done.exception())
 
-    def _note_heads_if_due(self) -> None:
-        """Write down the heads of one sealed segment after the other, in the background."""
-        if self._heading is not None or self._broken or self._headed >= self._active:
-            return
-        number = min((number for number in self._sizes if self._headed <= number < self._active), default=None)
-        if number is None:
-            self._headed = self._active
-            return
-        self._headed = number + 1
-        self._heading = self._loop.run_in_executor(self._compactor, heads.write, self._path(number), number)
-        self._heading.add_done_callback(self._noted_heads)
-
-    def _noted_heads(self, done: asyncio.Future[None]) -> None:
-        self._heading = None
-        if not done.cancelled() and isinstance(error := done.exception(), OSError):
+    def _note_heads(self, segment: int, parts: Sequence[bytes]) -> None:
+        try:
+            heads.write(self._path(segment), parts)
+        except OSError as error:  # the next start then asks the segment
             logger.debug("store: the heads of a segment were not written down: %s", error)
-        self._note_heads_if_due()
 
     def _sync_directory(self) -> None:
         fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -255,6 +245,7 @@ class EmbeddedStore:
         segment, end = (self._active + 1, 0) if roll else (self._active, self._end)
         begin, entries = end, 0
         parts: list[bytes] = []
+        written: list[bytes] = []
         places: list[Place | None] = []
         for entry, number, payload, _ in batch:
             if payload and not self._fits(len(payload)):
@@ -263,6 +254,7 @@ class EmbeddedStore:
             checksum = crc32(payload)
             head = header(entry, number, len(payload), checksum)
             parts += (head, entry, payload)
+            written += (head, entry)
             start = end + len(head) + len(entry)
             end = start + len(payload)
             entries += len(entry)
@@ -272,6 +264,7 @@ class EmbeddedStore:
             if not isinstance(result, OSError):
                 self._journal[segment] += entries
                 self._sizes[segment] = self._end = end
+                self._heads += written
             self._committed(batch, places, result)
 
         self._writer.do(self._loop, lambda: self._write(parts, begin, roll), done)
@@ -322,7 +315,6 @@ class EmbeddedStore:
         self._go_on()
 
     def _go_on(self) -> None:
-        self._note_heads_if_due()
         if self._pending:
             self._loop.call_soon(self._commit)
         else:
@@ -453,14 +445,12 @@ class EmbeddedStore:
                 await asyncio.wait((self._compacting,))
         if self._preparing is not None:
             await asyncio.wait((self._preparing,))
-        self._headed = self._active  # the next process goes on with it
-        if self._heading is not None:
-            await asyncio.wait((self._heading,))
         self._writer.end()
         self._compactor.shutdown()
         if self._tail is not None:
             with contextlib.suppress(OSError):
                 self._tail.write((SEAL,), self._end)
+                self._note_heads(self._active, self._heads)
             self._tail.close()
             self._tail = None
         self._files.clear()

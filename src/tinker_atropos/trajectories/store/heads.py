@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from isal.isal_zlib import crc32
 
-from tinker_atropos.trajectories.store.segment import SEAL, Record, header, heads, scan
+from tinker_atropos.trajectories.store.segment import SEAL, Record, header, heads
 
 LARGEST_SHARE = 0.25
 """Of a segment; where entries are most of it, reading it is no more work than reading its heads."""
@@ -24,15 +25,19 @@ def path_of(segment: Path) -> Path:
     return segment.with_suffix(".heads")
 
 
-def write(segment: Path, number: int) -> None:
-    """Make the heads of a sealed segment where they are worth it and not there."""
-    if path_of(segment).exists():
-        return
+def parts_of(records: Iterable[Record]) -> list[bytes]:
+    """Headers and entries, without the seal."""
     parts: list[bytes] = []
-    for record in scan(segment, number, payloads=False):
-        size, checksum = (record.payload.length, record.payload.crc) if record.payload else (0, 0)
-        parts += (header(record.entry, record.payload_number, size, checksum), record.entry)
-    data = b"".join(parts)
+    for record in records:
+        if not record.seal:
+            size, checksum = (record.payload.length, record.payload.crc) if record.payload else (0, 0)
+            parts += (header(record.entry, record.payload_number, size, checksum), record.entry)
+    return parts
+
+
+def write(segment: Path, parts: Sequence[bytes]) -> None:
+    """Make the heads of a segment that was just sealed, of its headers and entries, where they are worth it."""
+    data = b"".join((*parts, SEAL))
     if len(data) <= LARGEST_SHARE * segment.stat().st_size:
         temporary = path_of(segment).with_suffix(".tmp")
         temporary.write_bytes(crc32(data).to_bytes(_SUM_BYTES, "little") + data)
