@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -41,6 +43,9 @@ class Writer:
         self._work.put(run)
 
     def _run(self) -> None:
+        # Woken in the midst of the loop's work it could only wait for the interpreter's lock: it takes its turn later.
+        with contextlib.suppress(OSError, AttributeError):  # another kernel, or forbidden
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         while (work := self._work.get()) is not None:
             work()
 
