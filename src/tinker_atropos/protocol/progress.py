@@ -82,7 +82,7 @@ class WarningReport(_Message):
     """Something that keeps batches from being made as the run asks, as long as it does."""
 
     reason: str
-    """CannotSupplyShare or GroupsDoNotPack."""
+    """CannotSupplyShare, GroupsDoNotPack or PostsRefused."""
     environment: str = ""
     """Empty = the whole run."""
     message: str

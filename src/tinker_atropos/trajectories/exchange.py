@@ -23,10 +23,11 @@ from tinker_atropos.trajectories.ledger import Batch, BatchState, Event, Group, 
 from tinker_atropos.trajectories.lineage import Version
 from tinker_atropos.trajectories.metrics import Metrics
 from tinker_atropos.trajectories.pacing import Pacing, Situation
-from tinker_atropos.trajectories.posts import Bytes, Floats, Ints, Limits, Post
+from tinker_atropos.trajectories.posts import Bytes, Floats, Ints, InvalidPostError, Limits, Post
+from tinker_atropos.trajectories.refusals import Refusals, named
 from tinker_atropos.trajectories.registry import Environment
 from tinker_atropos.trajectories.settings import Settings
-from tinker_atropos.trajectories.starvation import Starvation
+from tinker_atropos.trajectories.starvation import REFUSED, Starvation
 from tinker_atropos.trajectories.store import Store, StoreCorruptError, StoreUnavailableError
 from tinker_atropos.trajectories.versions import completion_digests
 
@@ -122,7 +123,8 @@ class Exchange:
         self._last_stream = 0
         self._pace_soon = False
         self._pace_again: asyncio.TimerHandle | None = None
-        self.starvation = Starvation()
+        self.refusals = Refusals(clock)
+        self.starvation = Starvation(self.refusals)
         self.vocabulary_size = -1
         """As the gateway told it, which knows the tokenizer; -1 = not heard yet."""
         self.closed = False
@@ -395,6 +397,19 @@ class Exchange:
         elif len(self._prompts) > _MOST_PROMPTS:
             del self._prompts[next(iter(self._prompts))]
 
+    def refused(self, error: InvalidPostError, env_id: int | None, environment: str, instance: str) -> None:
+        """Count a post that was not taken."""
+        self.metrics.refused(error.field)
+        self.refusals.add(self.environment_of(env_id, environment, instance)[0], error)
+
+    def waiting_for(self) -> str:
+        """Why there is no batch, for people."""
+        refused = "".join(
+            f"; posts of {named(name)} are refused: {refused.last}"
+            for name, refused in sorted(self.refusals.current().items())
+        )
+        return self.ledger.waiting_for() + refused
+
     def environment_of(self, env_id: int | None, environment: str, instance: str) -> tuple[str, str]:
         """Whose post it is: what the relay says, else the registration, else a name made of the unknown id."""
         if environment or instance:
@@ -513,7 +528,8 @@ class Exchange:
             cut = [ledger.groups[number].candidate for number in events[-1]["groups"]]
             self.starvation.batch_cut(ledger.queue, cut)
         for warning in self.starvation.look(ledger, now):
-            logger.warning("%s", warning.message)
+            if warning.reason != REFUSED:  # the log had it when the post came
+                logger.warning("%s", warning.message)
 
     async def renew(self, epoch: int, lease_id: str, lease_seconds: float) -> None:
         async def renew() -> None:

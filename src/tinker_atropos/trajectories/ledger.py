@@ -260,12 +260,12 @@ class Ledger:
             if self.blocked_since is None:
                 self.blocked_since = now
             self.missing = choice.missing
-            hopeless = self.waived and all(self._posted(name) == count for name, count in self.waived.items())
+            hopeless = self.waived and all(self.posted_by(name) == count for name, count in self.waived.items())
             if now - self.blocked_since < self.patience and not (choice.missing and hopeless):
                 return []
             choice = choose(front, size, self.shares(), self.mix, strict=False)
             if self.missing and choice.groups:
-                self.waived = {name: self._posted(name) for name in lacking(choice.groups, size, self.shares())}
+                self.waived = {name: self.posted_by(name) for name in lacking(choice.groups, size, self.shares())}
         else:
             self.waived = {}
         chosen = choice.groups
@@ -279,7 +279,8 @@ class Ledger:
         self.blocked_since, self.missing = None, ""
         return [{**lease, "batch": self.last_batch + 1, "groups": [candidate.number for candidate in chosen]}]
 
-    def _posted(self, environment: str) -> int:
+    def posted_by(self, environment: str) -> int:
+        """How many of its groups were taken."""
         return sum(self.totals.get((environment, state), _NOTHING)[0] for state in GroupState)
 
     def shares(self) -> dict[str, Share]:

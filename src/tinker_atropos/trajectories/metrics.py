@@ -41,8 +41,8 @@ class Metrics:
     def watch(self, ledger: Ledger, store: Store, clock: Callable[[], float] = time.time) -> None:
         self.registry.register(_State(ledger, store, clock))
 
-    def refused(self, field: str | int) -> None:
-        self._refused.labels(str(field)).inc()
+    def refused(self, field: str) -> None:
+        self._refused.labels(field).inc()
 
     def duplicate(self, by: str) -> None:
         self._duplicates.labels(by).inc()

@@ -58,6 +58,11 @@ class InvalidPostError(ValueError):
         self.where = where
         self.why = why
 
+    @property
+    def field(self) -> str:
+        """Name of the field without places in it; "body" = all of it."""
+        return next((part for part in self.where if isinstance(part, str) and part != "sequences"), "body")
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

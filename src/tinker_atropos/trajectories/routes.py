@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 import simdjson
@@ -22,15 +23,16 @@ from tinker_atropos.trajectories.connection import Handler, Later, Request, Resp
 from tinker_atropos.trajectories.exchange import Exchange, Stored
 from tinker_atropos.trajectories.ledger import Batch
 from tinker_atropos.trajectories.posts import InvalidPostError, Post, parse, parse_group, read_post
+from tinker_atropos.trajectories.refusals import Refused
 from tinker_atropos.trajectories.settings import InvalidSettingsError, Settings
 from tinker_atropos.trajectories.store import StoreCorruptError, StoreUnavailableError
 
 _ENVIRONMENT = ENVIRONMENT_HEADER.lower()
 _INSTANCE = INSTANCE_HEADER.lower()
 _POST = POST_HEADER.lower()
-T = TypeVar("T")
 _RECEIVED = orjson.dumps({"status": "received"})
 _RECEIVED_AGAIN = orjson.dumps({"status": "received", "duplicate": True})
+_ENV_ID = re.compile(rb'"env_id"\s*:\s*(\d{1,18})\b')
 _OPEN = frozenset({"/healthz", "/readyz"})
 _GZIP_WBITS = 31
 _MOST_TIMES = 1032
@@ -261,7 +263,7 @@ class Routes:
 
     def _scored_data(self, request: Request) -> Later:
         environment, instance = self._identity(request)
-        post = self._read(self._inflated(request), instance)
+        post = self._read(self._inflated(request), environment, instance)
         request.body = b""  # the next body is received into the same memory, which is in the processor's caches
         storing = self._store(post, environment, instance, request.headers.get(_POST, ""), request.hung_up)
 
@@ -280,14 +282,14 @@ class Routes:
 
         return heard
 
-    def _read(self, body: bytes | memoryview, instance: str) -> Post:
+    def _read(self, body: bytes | memoryview, environment: str, instance: str) -> Post:
         exchange = self._exchange
-        element, taken = _parsed(parse_group, body)
         try:
+            element, taken = parse_group(body)
             find = exchange.find_versions(instance)
             return read_post(element, exchange.limits(), find, taken=taken, prompts=bool(instance))
         except InvalidPostError as error:
-            exchange.metrics.refused(error.where[0] if error.where else "body")
+            exchange.refused(error, _claimed_id(body), environment, instance)
             raise _invalid(error) from None
 
     def _store(
@@ -301,7 +303,7 @@ class Routes:
 
     async def _scored_data_list(self, request: Request) -> Response:
         environment, instance = self._identity(request)
-        posts, rejected = self._read_list(self._inflated(request), instance)
+        posts, rejected = self._read_list(self._inflated(request), environment, instance)
         if rejected and not posts:
             raise _refuse(422, f"[{rejected[0]['index']}]: {rejected[0]['message']}", rejected=rejected)
         post_id = request.headers.get(_POST, "")
@@ -319,10 +321,14 @@ class Routes:
         return response
 
     def _read_list(
-        self, body: bytes | memoryview, instance: str
+        self, body: bytes | memoryview, environment: str, instance: str
     ) -> tuple[list[tuple[int, Post]], list[dict[str, object]]]:
         """Good items with their places, and what is wrong with the others."""
-        content = _parsed(parse, body)
+        try:
+            content = parse(body)
+        except InvalidPostError as error:
+            self._exchange.refused(error, _claimed_id(body), environment, instance)
+            raise _invalid(error) from None
         if not isinstance(content, simdjson.Array):
             raise _refuse(422, "the body must be a list of groups")
         posts: list[tuple[int, Post]] = []
@@ -333,7 +339,7 @@ class Routes:
                     (index, read_post(element, self._exchange.limits(), self._exchange.find_versions(instance)))
                 )
             except InvalidPostError as error:
-                self._exchange.metrics.refused(error.where[0] if error.where else "body")
+                self._exchange.refused(error, _claimed_id(_text_of(element)), environment, instance)
                 rejected.append({"index": index, "message": str(error), "loc": [index, *error.where]})
         return posts, rejected
 
@@ -419,7 +425,7 @@ class Routes:
                 "queue_size": sums["queued"],
                 "epoch": ledger.epoch,
                 "holder": ledger.holder,
-                "waiting_for": ledger.waiting_for() if ledger.started else "no trainer has started",
+                "waiting_for": self._exchange.waiting_for() if ledger.started else "no trainer has started",
                 "ledger": sums,
                 "dropped": dict(ledger.reasons),
                 "environments": self._environments(),
@@ -435,7 +441,9 @@ class Routes:
         queued = Counter[str]()
         for (name, _), count in ledger.queue.sizes().items():
             queued[name] += count
-        names = {*targets, *queued, *(environment.name for environment in ledger.registry.environments.values())}
+        refusals = self._exchange.refusals.environments
+        registered = (environment.name for environment in ledger.registry.environments.values())
+        names = {*targets, *queued, *refusals, *registered}
         return [
             {
                 "name": name,
@@ -443,6 +451,7 @@ class Routes:
                 "target_share": targets.get(name),
                 "queued_groups": queued[name],
                 "duplicate_prompts": self._exchange.duplicate_prompts[name],
+                "refused_posts": _plain(refusals[name]) if name in refusals else None,
                 "instances": [
                     {
                         "id": environment.id,
@@ -486,11 +495,21 @@ class Routes:
         return json_response({"sums": ledger.sums(), "dropped": dict(ledger.reasons), "entries": rows, "next": more})
 
 
-def _parsed(parser: Callable[[bytes | memoryview], T], body: bytes | memoryview) -> T:
-    try:
-        return parser(body)
-    except InvalidPostError as error:
-        raise _invalid(error) from None
+def _plain(refused: Refused) -> dict[str, object]:
+    return {"count": refused.count, "last": refused.last, "last_at": refused.last_at}
+
+
+def _text_of(element: Any) -> bytes:
+    if not isinstance(element, simdjson.Object):
+        return b""
+    text: Any = element.mini
+    return bytes(text)
+
+
+def _claimed_id(text: bytes | memoryview) -> int | None:
+    """Whose a post is that could not be read, as far as its text tells."""
+    found = _ENV_ID.search(text)
+    return int(found[1]) if found else None
 
 
 def _inflate_at_once(body: bytes | memoryview) -> bytes | None:

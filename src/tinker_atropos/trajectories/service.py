@@ -84,7 +84,7 @@ class Service(pb_grpc.TrajectoriesServicer):
             )
             batch = await self._exchange.lease(request.epoch, request.for_step, request.wait_seconds, seconds)
             if batch is None:
-                waiting_for = self._exchange.ledger.waiting_for()
+                waiting_for = self._exchange.waiting_for()
                 return pb.LeaseResponse(waiting_for=waiting_for, warnings=self._warnings()).SerializeToString()
             return await self._serialized(batch, seconds)
 
@@ -234,7 +234,7 @@ class Service(pb_grpc.TrajectoriesServicer):
             post = read_message(request.group, self._exchange.limits())
             stored = await self._exchange.post(post, request.environment, request.instance, request.post_id)
         except InvalidPostError as error:
-            self._exchange.metrics.refused(str(error.where[-1]) if error.where else "group")
+            self._exchange.refused(error, None, request.environment, request.instance)
             return pb.PostResponse(number=request.number, error=str(error))
         except StoreUnavailableError as error:
             return pb.PostResponse(number=request.number, error=str(error), retry=True)

@@ -1,4 +1,5 @@
-"""What keeps batches from being made as the run asks: environments short of their share, groups that do not pack.
+"""What keeps batches from being made as the run asks: refused posts, environments short of their share, groups that do
+not pack.
 
 It judges by what the ledger knows and by what this process saw being cut; nothing of it is durable, for it shows again.
 """
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 
 from tinker_atropos.trajectories.ledger import Ledger
 from tinker_atropos.trajectories.packing import Candidate, Queue
+from tinker_atropos.trajectories.refusals import Refusals, named
 
 PASSED_OVER = 10
 """So many batches in a row that took younger groups of the same environment make a starving group."""
 
 SHARE = "CannotSupplyShare"
 PACKING = "GroupsDoNotPack"
+REFUSED = "PostsRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Complaint:
 class Starvation:
     """What starves now, and what was known to starve before."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
         self.warnings: tuple[Complaint, ...] = ()
         self._passed: dict[tuple[str, int], tuple[int, int]] = {}
         """Oldest group of each environment and size, and how many batches passed it over."""
@@ -56,7 +60,8 @@ class Starvation:
         """Bring `warnings` up to date; those that are new."""
         known = {warning.key for warning in self.warnings}
         short = {environment for reason, environment in known if reason == SHARE}
-        found = [
+        found = self._refused(ledger)
+        found += [
             Complaint(SHARE, name, message)
             for name, message in sorted(ledger.mix.complaints(ledger.shares(), short).items())
         ]
@@ -65,6 +70,18 @@ class Starvation:
         found += self._starving(ledger)
         self.warnings = tuple(found)
         return [warning for warning in found if warning.key not in known]
+
+    def _refused(self, ledger: Ledger) -> list[Complaint]:
+        return [
+            Complaint(
+                REFUSED,
+                name,
+                f"{refused.count} post{'s' if refused.count > 1 else ''} of {named(name)} "
+                f"{'were' if refused.count > 1 else 'was'} refused and {ledger.posted_by(name) or 'none'} taken; the "
+                f"last refusal: {refused.last}",
+            )
+            for name, refused in sorted(self._refusals.current().items())
+        ]
 
     def _starving(self, ledger: Ledger) -> list[Complaint]:
         sizes = ledger.queue.sizes()

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from tinker_atropos.trajectories.ledger import Ledger
+from tinker_atropos.trajectories.posts import InvalidPostError
+from tinker_atropos.trajectories.refusals import OVER_SECONDS, Refusals
 from tinker_atropos.trajectories.settings import Settings, Share
-from tinker_atropos.trajectories.starvation import PACKING, PASSED_OVER, SHARE, Starvation
+from tinker_atropos.trajectories.starvation import PACKING, PASSED_OVER, REFUSED, SHARE, Starvation
 
 
 class Run:
@@ -16,8 +18,9 @@ class Run:
 
     def __init__(self, **settings: Any) -> None:
         self.ledger = Ledger()
-        self.starvation = Starvation()
         self.now = 1000.0
+        self.refusals = Refusals(lambda: self.now)
+        self.starvation = Starvation(self.refusals)
         self.posted = self.step = 0
         self.new: list[tuple[str, str]] = []
         self.apply(self.ledger.take_over(Settings(**{"run_id": "r", "batch_size": 16, **settings}), "t", None, 0.0))
@@ -120,3 +123,22 @@ def test_a_long_queue_in_order_passes_nobody_over() -> None:
         run.post("b", 2, 2, 4)
     while run.cut():
         assert run.messages == []
+
+
+def test_refused_posts_are_named_before_there_is_any_batch() -> None:
+    run = Run()
+    for _ in range(3):
+        run.refusals.add("a", InvalidPostError(("scores", 0), "nan is not a finite number"))
+        assert not run.cut()
+    assert run.new == [(REFUSED, "a")]
+    assert run.messages == [
+        "3 posts of environment a were refused and none taken; the last refusal: scores[0]: nan is not a finite number"
+    ]
+    run.post("a", 8, 8)
+    assert run.cut()
+    assert run.messages == [
+        "3 posts of environment a were refused and 2 taken; the last refusal: scores[0]: nan is not a finite number"
+    ]
+    run.now += OVER_SECONDS
+    assert not run.cut()
+    assert run.messages == []

@@ -257,5 +257,10 @@ def test_no_batch_within_the_startup_deadline(server: Server, trainer: MakeTrain
     program = trainer(3)
     config = Path(program.arguments[2])
     config.write_text(config.read_text() + "  deadlines: {startup: 20s}\n")
+    posted = {**group(0), "scores": ["high"] * len(group(0)["scores"])}
+    assert httpx.post(f"{server.url}/scored_data", json=posted).status_code == 422
     assert program.start().wait(120) == exit_codes.STARTUP_TIMEOUT, program.text()
-    assert "no batch came within 20s" in end_of(program)["message"]
+    report = end_of(program)
+    assert "no batch came within 20s" in report["message"]
+    assert "are refused: scores[0]: must be a number, not a string" in report["message"]
+    assert [warning["reason"] for warning in report["warnings"]] == ["PostsRefused"], "told before the first step"

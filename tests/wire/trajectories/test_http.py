@@ -593,6 +593,32 @@ class TestLookingIn:
         assert b"tinker_atropos_trajectories_queue_age_seconds" in text
         assert b'tinker_atropos_trajectories_refused_posts_total{field="masks"} 1.0' in text
 
+    @pytest.mark.parametrize("path", ["/scored_data", "/scored_data_list"])
+    @pytest.mark.parametrize(
+        ("headers", "name"),
+        [({"X-Tinker-Atropos-Environment": "e", "X-Tinker-Atropos-Instance": "e-0"}, "e"), ({}, "unregistered-0")],
+    )
+    def test_refused_posts_are_told_to_the_trainer_and_in_the_status(
+        self, server: Any, path: str, headers: dict[str, str], name: str
+    ) -> None:
+        epoch = server.take_over().epoch
+        group = server.group(1, scores=[float("nan")] * 4)
+        where = "[0].scores[0]" if path.endswith("list") else "scores[0]"
+        for _ in range(2):
+            status, _ = server.call("POST", path, [group] if path.endswith("list") else group, headers)
+            assert status == 422
+        answer = server.rpc.Lease(server.pb.LeaseRequest(epoch=epoch, for_step=1))
+        reason = f"{where}: nan is not a finite number"
+        assert answer.waiting_for == f"0 of 16 sequences are queued; posts of environment {name} are refused: {reason}"
+        sentence = f"2 posts of environment {name} were refused and none taken; the last refusal: {reason}"
+        told = [(warning.reason, warning.environment, warning.message) for warning in answer.warnings]
+        assert told == [("PostsRefused", name, sentence)]
+        status = server.get("/status")
+        (environment,) = status["environments"]
+        refused = environment["refused_posts"]
+        assert (environment["name"], refused["count"], refused["last"]) == (name, 2, reason)
+        assert status["complaints"] == [sentence]
+
     def test_prompts_that_several_replicas_work_on_are_counted(self, server: Any) -> None:
         def post(number: int, instance: str) -> None:
             identity = {"X-Tinker-Atropos-Environment": "e", "X-Tinker-Atropos-Instance": instance}
