@@ -42,16 +42,22 @@ class Applier:
         self._kube = kube
         self._cache = cache
         self._memory: dict[str, dict[Key, Applied]] = defaultdict(dict)
+        self._token_made: dict[str, dt.datetime] = {}
 
     def forget(self, uid: str) -> None:
         """The run is gone."""
         self._memory.pop(uid, None)
+        self._token_made.pop(uid, None)
+
+    def token_made(self, run: Run) -> dt.datetime | None:
+        """When the run's Secret was last made, or found to be there."""
+        return self._token_made.get(run.uid)
 
     def recheck(self, run: Run) -> None:
-        """Apply what cannot be seen (the Secret) again at the next opportunity."""
-        self._memory[run.uid]["Secret", names.token_secret(run.name)] = Applied("", "", 0)
+        """Make what cannot be seen (the Secret) again at the next opportunity, if it is gone."""
+        self._memory[run.uid].pop(("Secret", names.token_secret(run.name)), None)
 
-    async def apply(self, run: Run, children: Sequence[Child], observed: Observed) -> int:
+    async def apply(self, run: Run, children: Sequence[Child], observed: Observed, now: dt.datetime) -> int:
         """Bring the run's objects to what they should be; how many were applied. Raises RefusedError or ApiError."""
         memory = self._memory[run.uid]
         wanted = due(children, observed, memory)
@@ -62,7 +68,13 @@ class Applier:
                 if child.overlay_field:
                     await self._send(run, child, dry_run=True)
         for child in wanted:
-            if child in fresh:
+            if child.kind == "Secret":
+                self._token_made[run.uid] = now
+                if child not in fresh:
+                    await self._make_again(run, child)
+                    memory[child.kind, child.name] = Applied(child.inputs, "", 0)
+                    continue
+            elif child in fresh:
                 await self._ensure_not_taken(run, child)
             live = await self._send(run, child)
             metadata = live["metadata"]
@@ -128,10 +140,22 @@ class Applier:
                 raise RefusedError(refusal(run, child, error)) from error
             raise
 
+    async def _make_again(self, run: Run, child: Child) -> None:
+        """Create a Secret that may be gone. One that is there is left as it is: running pods know its token."""
+        try:
+            await self._kube.create(BY_KIND[child.kind], run.namespace, child.object)
+        except ApiError as error:
+            if error.conflict:
+                return
+            if error.permanent and not error.namespace_ends:
+                raise RefusedError(refusal(run, child, error)) from error
+            raise
+        log.warning(
+            "the Secret %s was gone and is made again", child.name, extra={"namespace": run.namespace, "run": run.name}
+        )
+
     async def _ensure_not_taken(self, run: Run, child: Child) -> None:
         """An object of that name which is not the run's must not be adopted."""
-        if child.kind == "Secret":
-            return
         try:
             live = await self._kube.get(BY_KIND[child.kind], run.namespace, child.name)
         except ApiError as error:

@@ -68,15 +68,18 @@ class Election:
         """Keep the Lease; returns when it is lost."""
         while True:
             await asyncio.sleep(self._pause)
+            patience = max(0.1, self._renewed + self._renew_within - self._clock())
             try:
-                async with asyncio.timeout(max(0.1, self._renewed + self._renew_within - self._clock())):
+                async with asyncio.timeout(patience):
                     if await self._try():
                         continue
                 if self._holder() not in ("", self._identity):
                     log.error("the Lease is held by %s now", self._holder())
                     return
-            except (ApiError, TimeoutError) as error:
-                log.warning("the Lease was not renewed: %s", error or "no answer in time")
+            except TimeoutError:
+                log.warning("the Lease was not renewed: no answer within %.1f s", patience)
+            except ApiError as error:
+                log.warning("the Lease was not renewed: %s", error)
             if not self.valid():
                 log.error("the Lease could not be renewed for %.0f s", self._renew_within)
                 return

@@ -109,11 +109,14 @@ class Reconciler:
             heard=self._reports.newest.get(run.uid),
             listening_since=self._reports.listening_since,
             trainer_refused=await self._trainer_refused(run, observed),
+            token_made=self._applier.token_made(run),
         )
         decision = decide(situation)
+        if decision.make_token:
+            self._applier.recheck(run)
         refused: RefusedError | None = None
         try:
-            await self._applier.apply(run, decision.children, situation.observed)
+            await self._applier.apply(run, decision.children, situation.observed, situation.now)
         except RefusedError as error:
             refused = error
             decision = decide(with_refusal(situation, error.trouble))

@@ -145,6 +145,12 @@ async def test_may_not_change_while_it_runs(world: World, change: Any) -> None:
     assert "make a new run" in said(refused.value)
 
 
+async def test_no_environment_is_told_once(world: World) -> None:
+    with pytest.raises(ApiError) as refused:
+        await world.create_run("run", environments=[])
+    assert "spec.environments" in said(refused.value) and "maxBatchShare" not in said(refused.value)
+
+
 async def test_adding_an_environment_is_refused(world: World) -> None:
     await world.create_run("run", FULL)
     spec = copy.deepcopy(FULL)

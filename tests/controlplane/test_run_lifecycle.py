@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from cluster_world import World, eventually
+from cluster_world import World, eventually, stamp
 from tinker_atropos.protocol.exit_codes import KEY_REFUSED, STATE_LOST
+from tinker_atropos.protocol.progress import ProgressReport
 from tinker_atropos_operator import kube as api
 from tinker_atropos_operator.kube import ApiError
+from tinker_atropos_operator.plan.progress import Heard
 
 ACCOUNT = "system:serviceaccount:tinker-system:tinker-atropos-operator"
 
@@ -99,11 +101,25 @@ async def test_terminal_is_terminal(world: World, operator: Any, start_operator:
     await eventually("clearing away", lambda: _gone(world, api.DEPLOYMENTS, "tar-done-api"))
     job = await world.kube.get(api.JOBS, world.namespace, "tar-done-trainer-1")
     await world.kube.delete(api.JOBS, world.namespace, "tar-done-trainer-1", job["metadata"]["uid"])
-    await world.patch_run("done", {"config": {"env": {"total_steps": 50}}})
+    changed = await world.patch_run("done", {"config": {"env": {"total_steps": 50}}})
+    generation = changed["metadata"]["generation"]
+    status = await world.status_when("done", "the change", lambda s: s["observedGeneration"] == generation)
+    told = "the run is over: a change of total_steps has no effect; make a new run"
+    assert status["message"] == f"{before['message']}; {told}"
+    ignored = {"observedGeneration", "message", "conditions"}
+    assert {key: value for key, value in status.items() if key not in ignored} == {
+        key: value for key, value in before.items() if key not in ignored
+    }
+    assert [{**entry, "observedGeneration": 1} for entry in status["conditions"]] == before["conditions"]
+
+    async def event() -> bool:
+        return any((entry["reason"], entry["note"]) == ("RunIsOver", told) for entry in await world.list(api.EVENTS))
+
+    await eventually("an Event", event)
     await operator.end()
     await start_operator()
     await asyncio.sleep(1.5)
-    assert (await world.run("done"))["status"] == before
+    assert (await world.run("done"))["status"] == status
     kinds = {key for key in await world.owned("done") if key[0] in ("Job", "Deployment")}
     assert kinds == {("Deployment", "tar-done-tinker")}
 
@@ -403,6 +419,11 @@ async def test_the_loss_of_the_local_tinker_servers_volume_fails_the_run(world: 
     assert condition(status, "Failed")["reason"] == "LocalTinkerLost"
     assert server["metadata"]["name"] in status["message"]
 
+    async def cleared() -> bool:
+        return not [key for key in await world.owned("lost") if key[0] in ("Deployment", "Service", "Pod")]
+
+    await eventually("no server without the weights that it was for", cleared)
+
 
 async def test_a_state_that_is_gone_fails_the_run_at_once(world: World, operator: Any) -> None:
     await world.create_run("stale")
@@ -479,6 +500,128 @@ async def test_a_deleted_token_secret_of_a_run_that_is_stuck_comes_back(world: W
         return bool(live["data"] == secret["data"])
 
     await eventually("the same Secret again", back, 60)
+
+
+async def delete_token(world: World, run: str) -> Any:
+    name = f"tar-{run}-token"
+    secret = await world.kube.get(api.SECRETS, world.namespace, name)
+    await world.kube.delete(api.SECRETS, world.namespace, name, secret["metadata"]["uid"])
+    return secret
+
+
+async def token_again(world: World, run: str, old: Any, seconds: float) -> None:
+    async def back() -> bool:
+        try:
+            live = await world.kube.get(api.SECRETS, world.namespace, f"tar-{run}-token")
+        except ApiError:
+            return False
+        same = all(live["metadata"][key] == old["metadata"][key] for key in ("labels", "ownerReferences"))
+        return bool(live["data"] == old["data"]) and same
+
+    await eventually("the same Secret again", back, seconds)
+
+
+def mounting() -> dict[str, Any]:
+    """The status of a pod whose volumes the kubelet cannot mount; it says no more than this."""
+    now = stamp()
+    return {
+        "phase": "Pending",
+        "conditions": [
+            {"type": kind, "status": status, "lastTransitionTime": now}
+            for kind, status in (("PodScheduled", "True"), ("PodReadyToStartContainers", "False"))
+        ],
+        "containerStatuses": [
+            {
+                "name": "trainer",
+                "ready": False,
+                "restartCount": 0,
+                "image": "image",
+                "imageID": "",
+                "state": {"waiting": {"reason": "ContainerCreating"}},
+            }
+        ],
+    }
+
+
+async def test_a_deleted_token_secret_comes_back_when_a_pod_waits_for_it(world: World, operator: Any) -> None:
+    await world.create_run("mount")
+    trainer = await world.start_everything("mount")
+    await world.status_when("mount", "a trainer", lambda s: condition(s, "TrainerRunning")["status"] == "True")
+    secret = await delete_token(world, "mount")
+    await world.kube.delete(api.PODS, world.namespace, trainer["metadata"]["name"], trainer["metadata"]["uid"])
+    await world.set_pod(await world.pod("mount", "trainer", but={trainer["metadata"]["name"]}), mounting())
+    await token_again(world, "mount", secret, 20)
+
+
+async def test_a_token_secret_that_was_deleted_while_no_operator_ran_comes_back(
+    world: World, operator: Any, start_operator: Any
+) -> None:
+    await world.create_run("away")
+    await world.wait_for_children("away", 8)
+    await operator.end()
+    secret = await delete_token(world, "away")
+    await start_operator()
+    await token_again(world, "away", secret, 20)
+
+
+async def test_a_token_that_running_pods_know_is_never_another_one(
+    world: World, operator: Any, start_operator: Any
+) -> None:
+    await world.create_run("known")
+    await world.wait_for_children("known", 8)
+    await operator.end()
+    path = api.SECRETS.path(world.namespace, "tar-known-token")
+    other = {"data": {"token": "b3RoZXI="}}
+    await world.kube.request("PATCH", path, body=other, content_type="application/merge-patch+json")
+    await start_operator()
+    await world.patch_run("known", {"config": {"env": {"total_steps": 9}}})
+    await world.status_when("known", "0/9", lambda s: s["progress"] == "0/9")
+    live = await world.kube.get(api.SECRETS, world.namespace, "tar-known-token")
+    assert live["data"]["token"] == "b3RoZXI="
+
+
+async def test_steps_lowered_below_what_is_trained_are_ended_by_a_next_attempt(world: World, operator: Any) -> None:
+    run = await world.create_run("less")
+    trainer = await world.start_everything("less")
+    name = trainer["metadata"]["name"]
+    heard = ProgressReport(run_uid=run["metadata"]["uid"], epoch=1, attempt=1, phase="Training", step=3, total_steps=5)
+    operator.operator.reports.newest[run["metadata"]["uid"]] = Heard(
+        heard, name, dt.datetime.now(dt.UTC) - dt.timedelta(seconds=5)
+    )
+    await world.patch_run("less", {"config": {"env": {"total_steps": 2}}})
+    status = await world.status_when("less", "attempt 2", lambda s: s["trainerAttempt"] == 2)
+    assert status["progress"] == "3/3"
+    second = await world.pod("less", "trainer", but={name})
+    assert second["metadata"]["labels"]["tinker-atropos.dev/attempt"] == "2"
+    await eventually("the first attempt gone", lambda: _gone(world, api.JOBS, "tar-less-trainer-1"))
+    await world.make_ready("less", "trainer")
+    word = last_word(
+        run["metadata"]["uid"],
+        epoch=2,
+        attempt=2,
+        step=3,
+        totalSteps=2,
+        samplerWeights="tinker://x/sampler_weights/final",
+    )
+    await world.finish(second, 0, word)
+    status = await world.phase("less", "Complete")
+    assert status["step"] == 3 and status["progress"] == "3/3"
+
+
+async def test_a_new_deadline_restarts_nothing(world: World, operator: Any) -> None:
+    await world.create_run("later")
+    before = await world.wait_for_children("later", 8)
+    await world.start_everything("later")
+    await world.patch_run("later", {"deadlines": {"startup": "3h"}})
+
+    async def told() -> bool:
+        live = await world.owned("later")
+        return "startup: 3h" in str(live["ConfigMap", "tar-later-config"]["data"]["run.yaml"])
+
+    await eventually("the run file with the deadline", told)
+    live = await world.owned("later")
+    for key, body in before.items():
+        assert live[key]["metadata"].get("generation") == body["metadata"].get("generation"), key
 
 
 async def test_gitops_applies_the_same_file_again_and_nothing_changes(

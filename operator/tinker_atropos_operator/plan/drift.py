@@ -34,14 +34,15 @@ def due(children: Sequence[Child], observed: Observed, memory: Mapping[Key, Appl
 
 
 def exists(child: Child, observed: Observed, memory: Mapping[Key, Applied]) -> bool:
-    """Has the object been there already? (Secrets are never read: of those only memory knows.)"""
-    return child.name in observed.of(child.kind) or (child.kind == "Secret" and (child.kind, child.name) in memory)
+    """Has the object been there already? (Secrets are never read: what is made after one is the sign of it.)"""
+    if child.kind == "Secret":
+        return (child.kind, child.name) in memory or bool(observed.deployments)
+    return child.name in observed.of(child.kind)
 
 
 def _is_due(child: Child, observed: Observed, applied: Applied | None) -> bool:
     if child.kind == "Secret":
-        # It is never read. That it was made follows from what is made after it.
-        return applied.inputs != child.inputs if applied is not None else not observed.deployments
+        return applied is None or applied.inputs != child.inputs
     live = observed.of(child.kind).get(child.name)
     if live is None:
         return True

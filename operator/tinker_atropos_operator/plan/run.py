@@ -18,13 +18,15 @@ from tinker_atropos_operator.plan.causes import listed, whole
 from tinker_atropos_operator.plan.conditions import Condition
 from tinker_atropos_operator.plan.deadlines import Deadline, secret_deadline, startup_deadline
 from tinker_atropos_operator.plan.environments import EnvironmentState, environment_states
-from tinker_atropos_operator.plan.observed import Object, Observed, Run, is_true, name_of, parse_time
+from tinker_atropos_operator.plan.observed import Object, Observed, Run, condition, label, name_of, parse_time
 from tinker_atropos_operator.plan.pods import Trouble
 from tinker_atropos_operator.plan.progress import Heard, left_behind, new_warnings, newest, progress_fields
 from tinker_atropos_operator.plan.servers import (
+    api_server_record,
     api_server_state,
     local_tinker_record,
     local_tinker_state,
+    store_lost,
     weights_lost,
 )
 from tinker_atropos_operator.plan.status import (
@@ -40,11 +42,13 @@ from tinker_atropos_operator.plan.status import (
     silence_limit,
     times,
 )
-from tinker_atropos_operator.plan.trainer import attempt_of, trainer_state
+from tinker_atropos_operator.plan.token import LEAST_PAUSE, seconds_to_check
+from tinker_atropos_operator.plan.trainer import attempt_of, goes_on, trainer_state
 from tinker_atropos_operator.specs import labels
 from tinker_atropos_operator.specs.children import running_children
 from tinker_atropos_operator.specs.run_objects import Child, Platform, RunContext
 
+LOCAL_TINKER_LOST = "LocalTinkerLost"
 BEGUN_PHASES = frozenset({"Training", "Saving", "Complete"})
 
 
@@ -73,6 +77,8 @@ class Situation:
     """An object that the API server refuses as it is."""
     trainer_refused: str = ""
     """The API server's newest sentence about a pod that the trainer's Job could not make."""
+    token_made: dt.datetime | None = None
+    """When the run's Secret was last made, or found to be there."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,9 @@ class Decision:
     changed: Sequence[Condition] = field(default=())
     """Conditions that changed, for Events."""
     warned: Sequence[Object] = field(default=())
-    """Warnings of the trajectory server that the status does not hold yet, for Events."""
+    """Warnings that the status does not hold yet (reason, environment, message), for Events."""
+    make_token: bool = False
+    """Pods wait as they would without the run's Secret: it is made again if it is gone."""
     look_again: float | None = None
     """Seconds after which time alone may change the decision."""
 
@@ -97,7 +105,8 @@ def decide(situation: Situation) -> Decision:
     if run.deleting:
         return Decision()  # garbage collection takes what it owns
     if run.finished:
-        return Decision(deletions=remains(run, situation.observed))
+        status, told = after_the_end(run)
+        return Decision(deletions=remains(run, situation.observed), status=status, warned=told)
     admission = admit(run.spec)
     if admission.spec is None:
         return _rejected(situation, admission)
@@ -107,12 +116,13 @@ def decide(situation: Situation) -> Decision:
 def remains(run: Run, observed: Observed) -> list[Delete]:
     """What a finished run leaves that still costs something: environments, the API server, a trainer that goes on.
 
-    The local Tinker server stays: the final weights live in it."""
-    kept = names.local_tinker(run.name)
+    The local Tinker server stays, for the final weights live in it; one that lost them has nothing to stay for."""
+    failed = condition(run.body, "Failed") or {}
+    kept = "" if failed.get("reason") == LOCAL_TINKER_LOST else names.local_tinker(run.name)
     found = [Delete("Deployment", name, _uid(body)) for name, body in observed.deployments.items() if name != kept]
     found += [Delete("Service", name, _uid(body)) for name, body in observed.services.items() if name != kept]
     for name, body in observed.jobs.items():
-        if not is_true(body, "Complete") and not is_true(body, "Failed") and not is_true(body, "FailureTarget"):
+        if goes_on(body):
             found.append(Delete("Job", name, _uid(body)))
     leaving = {
         _uid(body) for kind in ("Deployment", "Service", "Job") for body in observed.of(kind).values() if _going(body)
@@ -129,8 +139,13 @@ def _going(body: Any) -> bool:
 
 
 def _rejected(situation: Situation, admission: Admission) -> Decision:
-    run = situation.run
-    message = admission.message
+    run, observed = situation.run, situation.observed
+    entries = admission.sentences
+    if not observed.deployments and not observed.jobs:
+        # Most fields cannot change after creation, and nothing is lost yet.
+        fix = f"correct the file, then kubectl delete tar {run.name} and apply it again"
+        entries = [f"{entries[0]}; {fix}"] if len(entries) == 1 else [*entries, fix]
+    message = "; ".join(entries)
     conditions = [
         Condition("Ready", "False", "InvalidConfig", message),
         Condition("Reconciling", "False", "InvalidConfig"),
@@ -139,8 +154,31 @@ def _rejected(situation: Situation, admission: Admission) -> Decision:
         Condition("Failed", "False", "InvalidConfig"),
     ]
     fields = {key: value for key, value in run.status.items() if key not in _COMPUTED}
-    status, changed = assemble(run, conditions, fields, situation.now, listed(admission.sentences))
+    status, changed = assemble(run, conditions, fields, situation.now, listed(entries))
     return Decision(status=status, changed=changed)
+
+
+def after_the_end(run: Run) -> tuple[dict[str, Any] | None, list[Object]]:
+    """The status of a run that was changed after its end, and what is told of it; none when it was not.
+
+    The end stays as it is, but who waits for the operator to have seen the change must not wait for ever."""
+    if int(run.status.get("observedGeneration") or run.generation) == run.generation:
+        return None, []
+    wanted = ((run.spec.get("config") or {}).get("env") or {}).get("total_steps")
+    changed = "total_steps" if wanted not in (None, run.status.get("totalSteps")) else "the spec"
+    told = f"the run is over: a change of {changed} has no effect; make a new run"
+    message = str(run.status.get("message", "")).partition(f"; {_OVER}")[0]
+    conditions = [{**entry, "observedGeneration": run.generation} for entry in run.status.get("conditions") or ()]
+    status = {
+        **run.status,
+        "observedGeneration": run.generation,
+        "message": f"{message}; {told}",
+        "conditions": conditions,
+    }
+    return status, [{"reason": "RunIsOver", "message": told}]
+
+
+_OVER = "the run is over: "
 
 
 _COMPUTED = frozenset({"phase", "message", "observedGeneration", "conditions"})
@@ -168,17 +206,20 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         attempt,
         finished=all_trained or last_word is not None,
         trained_for=last_word.total_steps if last_word is not None else None,
+        outgrown=_outgrown(situation, attempt, step, spec.config.env.total_steps),
         now=now,
         refused=situation.trainer_refused,
     )
     if trainer.next_attempt:
         attempt += 1
+    lost = store_lost(run, spec, observed)
+    token_in = seconds_to_check(observed, situation.token_made, now)
     spoken = situation.heard.report.phase if situation.heard is not None else None
     begun = bool(run.status.get("runningTime")) or step > 0 or spoken in BEGUN_PHASES
     facts = Facts(
-        api_server=api_server_state(run.name, observed),
-        local_tinker=local_tinker_state(run.name, spec, observed),
-        environments=environment_states(run.name, spec.environments, observed),
+        api_server=api_server_state(run.name, observed, now),
+        local_tinker=local_tinker_state(run.name, spec, observed, now),
+        environments=environment_states(run.name, spec.environments, observed, now),
         trainer=trainer,
         begun=begun,
         heard=situation.heard,
@@ -194,10 +235,11 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         **progress,
         **started,
         "totalSteps": total,
-        "progress": f"{step}/{total}",
+        "progress": f"{step}/{max(step, total)}",
         "attempts": history or None,
         "trainerAttempt": attempt,
         "localTinker": local_tinker_record(run, spec, observed),
+        "apiServer": api_server_record(run, spec, observed),
     }
     ending = _ending(situation, spec, facts, deadlines, fields, last_word.message if last_word is not None else "")
     old_environments = run.status.get("environments") or ()
@@ -224,9 +266,25 @@ def _decide(situation: Situation, spec: RunSpec, warnings: str) -> Decision:
         children=running_children(context, attempt),
         status=status,
         changed=changed,
-        warned=new_warnings(run.status, warned),
-        look_again=_look_again(facts, deadlines, now, seconds_per_step),
+        warned=[*new_warnings(run.status, warned), *lost],
+        make_token=token_in == 0,
+        look_again=_look_again(facts, deadlines, now, seconds_per_step, token_in),
+        deletions=_replaced(observed, attempt),
     )
+
+
+def _replaced(observed: Observed, attempt: int) -> list[Delete]:
+    """Trainers of earlier attempts that still go on."""
+    earlier = {name: job for name, job in observed.jobs.items() if int(label(job, labels.ATTEMPT) or 0) < attempt}
+    return [Delete("Job", name, _uid(job)) for name, job in earlier.items() if goes_on(job) and not _going(job)]
+
+
+def _outgrown(situation: Situation, attempt: int, step: int, total: int) -> bool:
+    """Does the trainer go on though the steps asked for are trained? It knows only the total it began with."""
+    report = situation.heard.report if situation.heard is not None else None
+    if report is None or report.attempt != attempt or report.phase in ("Complete", "Failed"):
+        return False
+    return report.total_steps > total and step >= total
 
 
 def _silent_since(situation: Situation, trainer_pods: Sequence[str]) -> dt.datetime | None:
@@ -278,7 +336,7 @@ def _ending(
         return Ending(True, "Trained", f"{text}; {last_words}" if last_words else text)
     lost = weights_lost(situation.run, spec, situation.observed)
     if lost is not None:
-        return Ending(False, "LocalTinkerLost", lost)
+        return Ending(False, LOCAL_TINKER_LOST, lost)
     if facts.trainer.state == "Failed":
         return Ending(False, facts.trainer.reason, facts.trainer.message)
     for deadline in deadlines:
@@ -287,10 +345,18 @@ def _ending(
     return None
 
 
-def _look_again(facts: Facts, deadlines: Sequence[Deadline], now: dt.datetime, seconds_per_step: float) -> float | None:
+def _look_again(
+    facts: Facts, deadlines: Sequence[Deadline], now: dt.datetime, seconds_per_step: float, token_in: float | None
+) -> float | None:
     moments = [deadline.seconds_left(now) for deadline in deadlines]
+    if token_in is not None:
+        moments.append(token_in or LEAST_PAUSE)
     if facts.trainer.look_again is not None:
         moments.append(facts.trainer.look_again)
+    troubles = [trouble for environment in facts.environments for trouble in environment.troubles]
+    for server in (facts.local_tinker, facts.api_server):
+        troubles += server.troubles if server is not None else ()
+    moments += [(trouble.until - now).total_seconds() for trouble in troubles if trouble.until is not None]
     if facts.silent_since is not None and facts.trainer.state == "Running":
         left = silence_limit(seconds_per_step) - (now - facts.silent_since).total_seconds()
         if left > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,31 +23,31 @@ class ServerState:
     troubles: Sequence[Trouble] = ()
 
 
-def api_server_state(run: str, observed: Observed) -> ServerState:
-    return _state("API server", names.api_server(run), labels.API_SERVER, observed)
+def api_server_state(run: str, observed: Observed, now: dt.datetime) -> ServerState:
+    return _state("API server", names.api_server(run), labels.API_SERVER, observed, now)
 
 
-def local_tinker_state(run: str, spec: RunSpec, observed: Observed) -> ServerState | None:
+def local_tinker_state(run: str, spec: RunSpec, observed: Observed, now: dt.datetime) -> ServerState | None:
     """None when the run uses a Tinker API that is not its own."""
     if spec.tinker_api.local is None:
         return None
-    return _state("local Tinker server", names.local_tinker(run), labels.LOCAL_TINKER, observed)
+    return _state("local Tinker server", names.local_tinker(run), labels.LOCAL_TINKER, observed, now)
 
 
-def _state(what: str, name: str, component: str, observed: Observed) -> ServerState:
+def _state(what: str, name: str, component: str, observed: Observed, now: dt.datetime) -> ServerState:
     live = observed.deployments.get(name)
     ready = live is not None and int((live.get("status") or {}).get("readyReplicas") or 0) > 0
     if ready:
         return ServerState(what, ready)
-    troubles = [*all_troubles(observed.pods_of(component)), *refused_pods(live, f"the {what}")]
+    troubles = [*all_troubles(observed.pods_of(component), now), *refused_pods(live, f"the {what}")]
     return ServerState(what, ready, troubles)
 
 
-def local_tinker_pod(observed: Observed) -> Object | None:
-    """Newest pod of the local Tinker server that has run."""
+def running_pod(observed: Observed, component: str) -> Object | None:
+    """Newest pod of a server that has run."""
     pods = [
         pod
-        for pod in observed.pods_of(labels.LOCAL_TINKER)
+        for pod in observed.pods_of(component)
         if (pod.get("status") or {}).get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
     ]
     return pods[-1] if pods else None
@@ -57,20 +58,46 @@ def local_tinker_record(run: Run, spec: RunSpec, observed: Observed) -> dict[str
     if spec.tinker_api.local is None:
         return None
     recorded = run.status.get("localTinker")
-    if recorded and (not weights_die_with_pod(spec) or recorded_pod_lives(recorded, observed)):
+    if recorded and not volume_dies_with_pod(spec):
         return dict(recorded)
-    pod = local_tinker_pod(observed)
+    return _record(recorded, labels.LOCAL_TINKER, observed)
+
+
+def api_server_record(run: Run, spec: RunSpec, observed: Observed) -> dict[str, str] | None:
+    """The pod whose volume holds the queue, for the status; None when the queue outlives its pod."""
+    if spec.api_server.store.type != "Embedded" or not volume_dies_with_pod(spec):
+        return None
+    return _record(run.status.get("apiServer"), labels.API_SERVER, observed)
+
+
+def store_lost(run: Run, spec: RunSpec, observed: Observed) -> list[Object]:
+    """What is told when the pod that held the queue is gone and its volume with it, once for each pod."""
+    recorded, now = run.status.get("apiServer"), api_server_record(run, spec, observed)
+    if not recorded or now is None or recorded.get("uid") == now["uid"] or not run.status.get("runningTime"):
+        return []
+    step = (run.status.get("checkpoint") or {}).get("step", 0)
+    message = (
+        f"the API server's pod {recorded.get('pod')} is gone, and with its emptyDir the queue and the ledger; the run "
+        f"goes on from step {step}; in a new run a persistentVolumeClaim in apiServer.store.volume survives this"
+    )
+    return [{"reason": "StoreLost", "message": message}]
+
+
+def _record(recorded: Object | None, component: str, observed: Observed) -> dict[str, str] | None:
+    if recorded and _lives(recorded, component, observed):
+        return dict(recorded)
+    pod = running_pod(observed, component)
     if pod is not None:
         return {"pod": name_of(pod), "uid": str(pod["metadata"]["uid"])}
     return dict(recorded) if recorded else None
 
 
-def weights_die_with_pod(spec: RunSpec) -> bool:
+def volume_dies_with_pod(spec: RunSpec) -> bool:
     return "emptyDir" in spec.api_server.store.volume
 
 
-def recorded_pod_lives(recorded: Object, observed: Observed) -> bool:
-    return any(str(pod["metadata"]["uid"]) == recorded.get("uid") for pod in observed.pods_of(labels.LOCAL_TINKER))
+def _lives(recorded: Object, component: str, observed: Observed) -> bool:
+    return any(str(pod["metadata"]["uid"]) == recorded.get("uid") for pod in observed.pods_of(component))
 
 
 def weights_lost(run: Run, spec: RunSpec, observed: Observed) -> str | None:
@@ -78,9 +105,10 @@ def weights_lost(run: Run, spec: RunSpec, observed: Observed) -> str | None:
 
     Another pod that runs in its place is the sign: a pod that was not seen yet, or one about to come back, is none."""
     recorded = run.status.get("localTinker")
-    if spec.tinker_api.local is None or not recorded or not weights_die_with_pod(spec):
+    if spec.tinker_api.local is None or not recorded or not volume_dies_with_pod(spec):
         return None
-    if not run.status.get("step") or recorded_pod_lives(recorded, observed) or local_tinker_pod(observed) is None:
+    lives = _lives(recorded, labels.LOCAL_TINKER, observed)
+    if not run.status.get("step") or lives or running_pod(observed, labels.LOCAL_TINKER) is None:
         return None
     return (
         f"the local Tinker server's pod {recorded.get('pod')} is gone, and with its emptyDir the weights of step "

@@ -82,9 +82,17 @@ class Missing:
         return f"not ready: {', '.join(self.parts)}" if self.parts else ""
 
 
+def no_instances(states: Sequence[EnvironmentState]) -> list[Trouble]:
+    """Nobody makes groups, as the run file asks for: no step can follow, and nothing else would say why."""
+    if any(state.desired for state in states):
+        return []
+    cause, fix = "every environment has replicas 0", "raise environments[].replicas to go on"
+    return [Trouble("NoInstances", f"{cause}; {fix}", "", "", cause, fix)]
+
+
 def missing(facts: Facts) -> Missing:
     """What the run still waits for; nothing when every part is there."""
-    troubles: list[Trouble] = []
+    troubles = no_instances(facts.environments)
     parts = []
     waits = ""
     for server in (facts.local_tinker, facts.api_server):
@@ -135,10 +143,11 @@ def conditions_of(
         reconciling = Condition("Reconciling", "False", "Running")
     else:
         reason = RECOVERING if facts.begun else STARTING if created else CREATING
+        idle = no_instances(facts.environments)
         text = waits.whole() or said or "every part runs; waiting for the trainer's first step"
         if waits and said and not facts.begun:
             text = f"{text}; the trainer: {said}"
-        ready = Condition("Ready", "False", reason, text)
+        ready = Condition("Ready", "False", idle[0].reason if idle else reason, text)
         reconciling = Condition("Reconciling", "True", reason, text)
     stalled = (
         Condition("Stalled", "True", blocked[0].reason, whole(blocked))
@@ -179,6 +188,9 @@ def _server(name: str, server: ServerState, created: bool) -> Condition:
 
 def _environments(states: Sequence[EnvironmentState], created: bool) -> Condition:
     waiting = [state for state in states if not state.is_ready]
+    none = no_instances(states)
+    if none:
+        return Condition("EnvironmentsReady", "False", none[0].reason, none[0].message)
     if not waiting:
         return Condition("EnvironmentsReady", "True", "Ready")
     troubles = [trouble for state in waiting for trouble in state.troubles]

@@ -38,6 +38,9 @@ LAST_WORD_SECONDS = 15.0
 LOOK_FOR_POD_SECONDS = 10.0
 """How often it is asked why a Job has no pod."""
 
+_QUOTED = re.compile(r"refused the key \((?P<answer>.*)\); put")
+_DETAIL = re.compile(r"""['"](?:detail|message|error)['"]: *(?P<quote>['"])(?P<text>.+?)(?P=quote)""")
+_BODY = re.compile(r"(\s*[-:])?\s*[{\[].*")
 _EXIT_CODE = re.compile(r"failed with exit code (\d+)")
 
 
@@ -65,9 +68,11 @@ def trainer_state(
     finished: bool,
     trained_for: int | None,
     now: dt.datetime,
+    outgrown: bool = False,
     refused: str = "",
 ) -> TrainerState:
     """finished: the trainer has said that the final weights are saved; trained_for: of how many steps it knew then.
+    outgrown: it goes on though total_steps are trained.
     refused: the API server's sentence about a pod that its Job could not make."""
     job = observed.jobs.get(names.trainer(run, attempt))
     if job is None:
@@ -78,6 +83,12 @@ def trainer_state(
         return TrainerState("Failed", attempt, reason, message)
     if is_true(job, "Complete"):
         return _after_complete(spec, job, attempt, finished=finished, trained_for=trained_for, now=now)
+    if outgrown and not finished:
+        message = (
+            f"total_steps was lowered to {spec.config.env.total_steps}, and that many are trained; the next attempt "
+            "saves the final weights"
+        )
+        return TrainerState("Pending", attempt, "FewerSteps", message, next_attempt=True)
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     failures = int((job.get("status") or {}).get("failed") or 0)
     earlier = f", {failures} earlier ones failed" if failures else ""
@@ -85,7 +96,7 @@ def trainer_state(
         return TrainerState("Running", attempt, "PodRunning", f"pod {name_of(running[-1])} trains{earlier}")
     if finished:
         return TrainerState("Running", attempt, "Finishing", "the final weights are saved; the trainer's pod ends")
-    troubles = all_troubles(pods)
+    troubles = all_troubles(pods, now)
     if not pods and refused:
         troubles.append(refusal(refused, "the trainer", has_template=True))
     if troubles:
@@ -102,9 +113,12 @@ def trainer_state(
 def podless_job(run: str, observed: Observed, attempt: int) -> Object | None:
     """The Job of an attempt when it should have a pod and none is there."""
     job = observed.jobs.get(names.trainer(run, attempt))
-    if job is None or any(is_true(job, name) for name in ("Failed", "FailureTarget", "Complete")):
-        return None
-    return None if trainer_pods(observed, job) else job
+    return None if job is None or not goes_on(job) or trainer_pods(observed, job) else job
+
+
+def goes_on(job: Object) -> bool:
+    """Neither succeeded nor failed nor about to."""
+    return not any(is_true(job, name) for name in ("Failed", "FailureTarget", "Complete"))
 
 
 def trainer_pods(observed: Observed, job: Object) -> list[Object]:
@@ -170,9 +184,10 @@ def _failure(spec: RunSpec, job: Object, pods: list[Object]) -> tuple[str, str]:
     key = spec.tinker_api.key_secret_ref
     if code == KEY_REFUSED:
         where = f"the key in Secret {key.name} (key {key.key})" if key else "the key"
+        answer = f": {_answer(said)}" if said else ""
         return (
             "KeyRefused",
-            f"your config: the Tinker API refused {where}{words}; put a valid key there and create the run again",
+            f"your config: the Tinker API refused {where}{answer}; put a valid key there and create the run again",
         )
     if code == CONFIG_ERROR:
         return "InvalidConfig", f"your config: the trainer cannot work with it{words}; correct it in a new run"
@@ -197,6 +212,14 @@ def _failure(spec: RunSpec, job: Object, pods: list[Object]) -> tuple[str, str]:
         f"the trainer failed {tries} time{'s' if tries > 1 else ''}, last with {how}{words}; {logs}, "
         "then start a new run",
     )
+
+
+def _answer(said: str) -> str:
+    """The Tinker API's answer out of a trainer's sentence about it, without the JSON around its words."""
+    quoted = _QUOTED.search(said)
+    text = quoted["answer"] if quoted else said
+    detail = _DETAIL.search(text)
+    return _BODY.sub(f": {detail['text']}" if detail else "", text, count=1)
 
 
 def _last_failed(pods: list[Object]) -> Object | None:

@@ -14,6 +14,8 @@ from tinker_atropos_operator.specs.deployments import deployment
 from tinker_atropos_operator.specs.run_objects import Child, Object, RunContext, digest_of
 
 CONFIG_FILE = f"{pods.CONFIG_DIR}/environment.yaml"
+PATIENCE = 1_000_000
+"""Looks at a relay that has not started yet, before it is killed."""
 _TOKENIZER: Object = {"name": "tokenizer", "mountPath": configuration.TOKENIZER_DIR}
 
 
@@ -94,7 +96,7 @@ def _relay(context: RunContext, entry: Environment) -> Object:
         ports={"health": ports.RELAY_HEALTH},
     )
     built["restartPolicy"] = "Always"
-    # It waits for the gateway as long as the run may take to start; killing it earlier would gain nothing.
-    patience = int(context.spec.deadlines.startup_seconds) + 60
-    built["startupProbe"] = pods.http_probe("/healthz", ports.RELAY_HEALTH, period=2, failures=max(30, patience // 2))
+    # It waits for the gateway as long as the run may take to start, and the run's own deadline ends that: killing it
+    # would gain nothing, and a number that follows the deadline would replace every pod when that changes.
+    built["startupProbe"] = pods.http_probe("/healthz", ports.RELAY_HEALTH, period=2, failures=PATIENCE)
     return built

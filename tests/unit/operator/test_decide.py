@@ -332,6 +332,28 @@ def test_why_a_trainer_failed(build: Any, code: int, reason: str, words: list[st
     assert condition(decision, "Stalled")["status"] == "True"
 
 
+ANSWERS = {
+    "of the SDK": (
+        "the Tinker API refused the key (Error code: 401 - {'detail': 'Invalid API key', 'x': {'detail': 'again'}}); "
+        "put a valid one into TINKER_API_KEY or into the Secret of tinkerAPI.keySecretRef",
+        ": Error code: 401: Invalid API key",
+    ),
+    "without a word": ("the Tinker API refused the key (Error code: 403 - {}); put a valid one", ": Error code: 403"),
+    "of somebody else": ("401 from the Tinker API", ": 401 from the Tinker API"),
+    "none": ("", ""),
+}
+
+
+@pytest.mark.parametrize(("said", "answer"), ANSWERS.values(), ids=ANSWERS)
+def test_a_refused_key_is_told_in_one_sentence(build: Any, said: str, answer: str) -> None:
+    job = build.job(1, build.condition("Failed", "PodFailurePolicy", "exit code 77"))
+    decision = ended(build, code=KEY_REFUSED, message=word(build, phase="Failed", message=said), job=job)
+    assert condition(decision, "Failed")["message"] == (
+        f"your config: the Tinker API refused the key in Secret tinker (key api-key){answer}; put a valid key there "
+        "and create the run again"
+    )
+
+
 def test_log_lines_stand_in_for_a_trainers_last_word(build: Any) -> None:
     job = build.job(1, build.condition("Failed", "BackoffLimitExceeded"))
     decision = ended(build, code=1, message="Traceback\n  line\nMemoryError: no more\n", job=job)
@@ -487,6 +509,66 @@ def test_the_weights_of_a_local_server_die_with_its_pod(
     if lost:
         assert condition(decision, "Failed")["reason"] == "LocalTinkerLost"
         assert "server-a" in condition(decision, "Failed")["message"]
+
+
+def test_a_local_server_that_lost_the_weights_does_not_stay_and_any_other_does(build: Any) -> None:
+    name = "tar-first-tinker"
+    for reason, goes in (("LocalTinkerLost", True), ("TrainerFailed", False)):
+        observed = build.everything()
+        observed.deployments[name] = build.deployment(name)
+        observed.services[name] = {"metadata": {"name": name, "uid": "x"}}
+        run = build.run({"conditions": [build.condition("Failed", reason)]}, **LOCAL)
+        gone = [deletion.kind for deletion in decide(build.situation(run, observed)).deletions if deletion.name == name]
+        assert gone == (["Deployment", "Service"] if goes else [])
+
+
+REDIS = {"apiServer": {"store": {"type": "Redis", "url": "redis://x:6379/0"}}}
+STORES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], str | None, list[str]]] = {
+    "seen for the first time": ({}, {}, ["api-a"], "api-a", []),
+    "the pod is there": ({}, {"pod": "api-a", "uid": "uid-api-a"}, ["api-a"], "api-a", []),
+    "no pod at the moment": ({}, {"pod": "api-a", "uid": "uid-api-a"}, [], "api-a", []),
+    "another pod in its place": ({}, {"pod": "api-a", "uid": "uid-api-a"}, ["api-b"], "api-b", ["StoreLost"]),
+    "its volume survives it": (CLAIM, {}, ["api-b"], None, []),
+    "a store elsewhere": (REDIS, {}, ["api-b"], None, []),
+}
+
+
+@pytest.mark.parametrize(("changes", "recorded", "pods", "holder", "told"), STORES.values(), ids=STORES)
+def test_a_queue_that_went_with_its_pod_is_told_once(
+    build: Any, changes: Any, recorded: Any, pods: list[str], holder: str | None, told: list[str]
+) -> None:
+    status = {"startTime": build.ago(50), "runningTime": build.ago(40), "step": 4, "epoch": 1}
+    status["checkpoint"] = {"path": "tinker://x", "step": 3, "time": ""}
+    run = build.run({**status, **({"apiServer": recorded} if recorded else {})}, **changes)
+    observed = build.everything(*[build.pod("api-server", name) for name in pods])
+    decision = decide(build.situation(run, observed))
+    assert [entry["reason"] for entry in decision.warned] == told
+    for entry in decision.warned:
+        assert entry["message"].startswith(
+            "the API server's pod api-a is gone, and with its emptyDir the queue and the ledger; the run goes on from "
+            "step 3; in a new run"
+        )
+    assert decision.status is not None
+    assert (decision.status.get("apiServer") or {}).get("pod") == holder
+    again = decide(build.situation(build.run(decision.status, **changes), observed))
+    assert not again.warned and again.status == decision.status
+
+
+def test_a_crashing_environment_stays_stalled_between_two_crashes(build: Any) -> None:
+    last = {"exitCode": 1, "message": "KeyError: 'x'", "startedAt": build.ago(30), "finishedAt": build.ago(25)}
+    entry = build.waiting("environment", "", "", last)
+    entry["state"] = {"running": {"startedAt": build.ago(10)}}
+    ready = [build.condition("Ready")]
+    pod = build.pod("environment", "env-a", environment="digits", statuses=[entry], conditions=ready)
+    run = build.run({"startTime": build.ago(50), "runningTime": build.ago(40), "step": 1, "epoch": 1})
+    decision = decide(build.situation(run, build.everything(pod, ready=1), heard=report(build, step=1)))
+    assert phase(decision) == "Stalled" and "KeyError: 'x'" in condition(decision, "Stalled")["message"]
+    assert decision.status is not None and decision.status["environmentsReady"] == "0/2"
+    assert decision.look_again == pytest.approx(50.1), "then it has run for a minute"
+    entry["state"]["running"]["startedAt"] = build.ago(61)
+    decision = decide(build.situation(run, build.everything(pod, ready=1), heard=report(build, step=1)))
+    assert phase(decision) == "Running" and decision.status is not None
+    assert decision.status["environmentsReady"] == "1/2"
 
 
 def test_the_history_names_each_process_that_held_the_run(build: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinker_atropos_operator.plan.drift import Applied, due
+from tinker_atropos_operator.plan.drift import Applied, due, exists
 from tinker_atropos_operator.plan.observed import Observed
 from tinker_atropos_operator.specs.children import running_children
 
@@ -40,15 +40,17 @@ def test_nothing_is_due_afterwards(build: Any) -> None:
     assert names(build, *live(build)) == []
 
 
-def test_after_an_operators_start_nothing_is_due(build: Any) -> None:
+def test_after_an_operators_start_only_the_secret_is_due_which_is_never_read(build: Any) -> None:
     observed, _ = live(build)
-    assert names(build, observed, {}) == []
+    assert names(build, observed, {}) == ["Secret/tar-first-token"]
 
 
-def test_a_secret_which_is_never_read_is_due_until_something_made_after_it_is_there(build: Any) -> None:
+def test_a_secret_is_there_already_when_something_made_after_it_is(build: Any) -> None:
     observed, _ = live(build)
+    secret = next(child for child in running_children(build.context(), 1) if child.kind == "Secret")
+    assert exists(secret, observed, {})
     observed.deployments.clear()
-    assert "Secret/tar-first-token" in names(build, observed, {})
+    assert not exists(secret, observed, {})
 
 
 def test_a_secret_is_due_when_it_would_be_another_one(build: Any) -> None:
@@ -62,6 +64,21 @@ def test_an_operator_that_builds_differently_leaves_running_pods_alone(build: An
     observed.deployments["tar-first-api"]["spec"]["template"]["spec"]["containers"][0]["image"] = "older"
     observed.config_maps["tar-first-config"]["data"]["run.yaml"] = "older"
     assert names(build, observed, {key: value for key, value in memory.items() if key[0] == "Secret"}) == []
+
+
+def test_a_new_deadline_changes_no_object_but_the_run_file(build: Any) -> None:
+    observed, memory = live(build)
+    later = {"deadlines": {"startup": "2h"}}
+    assert names(build, observed, memory, **later) == ["ConfigMap/tar-first-config"]
+    templates = [
+        [
+            child.object["spec"]["template"]
+            for child in running_children(context, 1)
+            if "template" in child.object.get("spec", {})
+        ]
+        for context in (build.context(), build.context(**later))
+    ]
+    assert templates[0] == templates[1]
 
 
 @pytest.mark.parametrize("name", ["tar-first-api", "tar-first-env-digits"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import datetime as dt
 from typing import Any
@@ -126,6 +127,20 @@ async def test_the_loser_of_a_race_does_not_lead(world: World) -> None:
     world.leases.get = old  # type: ignore[method-assign]
     assert not await third._try(), "what it read was changed before it wrote"
     world.leases.get = stale  # type: ignore[method-assign]
+
+
+async def test_a_lease_that_is_not_answered_names_the_time_that_it_waited(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = Election(world.leases, "ns", "lease", "first", 0.15, lambda: dt.datetime.now(dt.UTC))  # type: ignore[arg-type]
+    assert await held._try()
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    world.leases.get = never  # type: ignore[method-assign]
+    await held.hold()
+    assert "the Lease was not renewed: no answer within 0.1 s" in caplog.messages
 
 
 async def test_an_api_server_that_is_away_makes_no_leader(world: World) -> None:

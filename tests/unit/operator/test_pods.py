@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
 
-from tinker_atropos_operator.plan.pods import MAX_MESSAGE, Trouble, all_troubles, troubles_of
+from tinker_atropos_operator.plan.pods import MAX_MESSAGE, Trouble, all_troubles, last_lines, tail, troubles_of
+
+NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
 CASES: dict[str, tuple[str, str, str, str, list[str]]] = {
     "an image that is not there": (
@@ -56,9 +59,9 @@ CASES: dict[str, tuple[str, str, str, str, list[str]]] = {
 }
 
 
-def trouble_of(pod: Any) -> Trouble | None:
+def trouble_of(pod: Any, now: Any = NOW) -> Trouble | None:
     """The only trouble of a pod."""
-    found = troubles_of(pod)
+    found = troubles_of(pod, now)
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -119,6 +122,122 @@ def test_a_crash_loop_tells_the_last_words_and_where_to_read_more(build: Any) ->
         assert word in trouble.message
 
 
+def crashing(build: Any, *, restarts: int = 3, lasted: float = 5, running: float | None = None, **state: Any) -> Any:
+    """A pod whose container has ended several times; running: for how many seconds it does again."""
+    ended = {
+        "exitCode": 1,
+        "message": "ValueError: no such data set",
+        "startedAt": build.ago(100 + lasted),
+        "finishedAt": build.ago(100),
+    }
+    entry = build.waiting("environment", "", "", ended)
+    entry.update(restartCount=restarts, state=state)
+    if running is not None:
+        entry["state"] = {"running": {"startedAt": build.ago(running)}}
+    return build.pod("environment", "env-a", environment="digits", statuses=[entry])
+
+
+UNPROVEN: dict[str, tuple[dict[str, Any], float | None]] = {
+    "started again a moment ago": ({"running": 5}, 55),
+    "about to be started": ({"waiting": {"reason": ""}}, 60),
+    "ended again a moment ago": (
+        {"terminated": {"exitCode": 1, "startedAt": "2026-01-02T03:04:00Z", "finishedAt": "2026-01-02T03:04:04Z"}},
+        60,
+    ),
+    "runs for a minute": ({"running": 60}, None),
+    "started again for the first time": ({"running": 5, "restarts": 1}, None),
+    "had worked for an hour": ({"running": 5, "lasted": 3600}, None),
+}
+
+
+@pytest.mark.parametrize(("state", "seconds"), UNPROVEN.values(), ids=UNPROVEN)
+def test_the_cause_of_a_crash_stays_until_the_container_has_run_for_a_while(
+    build: Any, state: dict[str, Any], seconds: float | None
+) -> None:
+    trouble = trouble_of(crashing(build, **state))
+    assert (trouble is not None) == (seconds is not None)
+    if trouble is not None and seconds is not None:
+        assert trouble.reason == "CrashLoop" and "ValueError: no such data set" in trouble.message
+        assert trouble.until == NOW + dt.timedelta(seconds=seconds)
+
+
+def test_an_init_container_that_is_done_is_no_trouble_however_often_it_began(build: Any) -> None:
+    pod = build.pod("environment", environment="digits")
+    ended = {"exitCode": 0, "startedAt": build.ago(12), "finishedAt": build.ago(10)}
+    entry = {"name": "mine", "restartCount": 4, "state": {"terminated": ended}, "lastState": {"terminated": ended}}
+    pod["status"]["initContainerStatuses"] = [entry]
+    assert trouble_of(pod) is None
+
+
+OFTEN = {
+    "an environment, once": (
+        ("environment", "environment", 1),
+        "your environment: the environment digits ended once, with exit status 1",
+        "ended once, with exit status 1",
+    ),
+    "an environment, twice": (
+        ("environment", "environment", 2),
+        "your environment: the environment digits ended twice, last with exit status 1",
+        "ended twice, last with exit status 1",
+    ),
+    "its relay": (
+        ("environment", "relay", 4),
+        "this project: relay of environment digits ended 4 times, last with exit status 1",
+        "relay ended 4 times, last with exit status 1",
+    ),
+    "one of two programs of a pod": (
+        ("api-server", "gateway", 3),
+        "this project: gateway of the API server ended 3 times, last with exit status 1",
+        "gateway ended 3 times, last with exit status 1",
+    ),
+    "the local Tinker server": (
+        ("local-tinker", "local-tinker", 3),
+        "this project: the local Tinker server ended 3 times, last with exit status 1",
+        "ended 3 times, last with exit status 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("crash", "whole", "cause"), OFTEN.values(), ids=OFTEN)
+def test_how_often_it_ended(build: Any, crash: tuple[str, str, int], whole: str, cause: str) -> None:
+    component, container, restarts = crash
+    entry = {**build.waiting(container, "CrashLoopBackOff", "", {"exitCode": 1}), "restartCount": restarts}
+    trouble = trouble_of(build.pod(component, "p", environment="digits", statuses=[entry]))
+    assert trouble is not None
+    assert trouble.message == f"{whole}; see kubectl logs p -c {container} --previous"
+    assert trouble.cause == cause
+
+
+def test_a_long_last_line_is_whole_in_the_condition_and_cut_at_a_word_in_the_column(build: Any) -> None:
+    line = "RuntimeError: " + " ".join(f"word{number}" for number in range(60))
+    last = {"exitCode": 1, "message": f"Traceback (most recent call last):\n  File x\n{line}\n"}
+    trouble = trouble_of(
+        build.pod(
+            "environment", environment="digits", statuses=[build.waiting("environment", "CrashLoopBackOff", "", last)]
+        )
+    )
+    assert trouble is not None and f"saying: {line}; see" in trouble.message
+    said = trouble.cause.partition("exit status 1: ")[2]
+    assert said.startswith("…word") and said.endswith("word59") and len(said) <= 80
+
+
+TAILS = {
+    "short": ("as it is", 20, "as it is"),
+    "cut within a word": ("one two three", 8, "…three"),
+    "one long word": ("abcdefghij", 5, "…ghij"),
+}
+
+
+@pytest.mark.parametrize(("text", "limit", "end"), TAILS.values(), ids=TAILS)
+def test_the_end_of_a_text(text: str, limit: int, end: str) -> None:
+    assert tail(text, limit) == end
+
+
+def test_the_last_lines_are_whole_lines() -> None:
+    assert last_lines("first line\n\nsecond  line\nthe last\n", 25) == "second line / the last"
+    assert last_lines("  \n") == ""
+
+
 def test_out_of_memory_is_named(build: Any) -> None:
     waiting = build.waiting("gateway", "CrashLoopBackOff", "", {"exitCode": 137, "reason": "OOMKilled"})
     trouble = trouble_of(build.pod("api-server", statuses=[waiting]))
@@ -141,6 +260,23 @@ def test_a_pod_that_no_node_takes(build: Any, component: str, said: str, words: 
     for word in words:
         assert word in trouble.message
     assert "podTemplate" not in trouble.message or component == "environment"
+
+
+def test_the_schedulers_sentence_ends_where_it_says_nothing_more(build: Any) -> None:
+    said = (
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are "
+        "available: 1 No preemption victims found for incoming pod."
+    )
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    trouble = trouble_of(build.pod("local-tinker", phase="Pending", conditions=[unschedulable]))
+    assert trouble is not None and trouble.cause == "no node has room: 0/1 nodes are available: 1 Insufficient cpu"
+    assert "1 Insufficient cpu, preemption: 0/1" in trouble.message
+    assert trouble.message.endswith("victims found for incoming pod; add capacity")
+
+
+def test_the_runs_own_secret_is_nobodys_to_create(build: Any) -> None:
+    waiting = build.waiting("local-tinker", "CreateContainerConfigError", 'secret "tar-first-token" not found')
+    assert trouble_of(build.pod("local-tinker", phase="Pending", statuses=[waiting])) is None
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing", ""])
@@ -172,7 +308,7 @@ def test_every_trouble_of_a_part_is_told_and_a_missing_secret_first(build: Any) 
         build.pod("api-server", "b", statuses=[secret, pull]),
         build.pod("api-server", "c", statuses=[secret]),
     ]
-    assert [trouble.reason for trouble in all_troubles(pods)] == ["SecretMissing", "ImagePullFailed", "CrashLoop"]
+    assert [trouble.reason for trouble in all_troubles(pods, NOW)] == ["SecretMissing", "ImagePullFailed", "CrashLoop"]
 
 
 def test_foreign_text_is_cut(build: Any) -> None:
