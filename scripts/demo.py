@@ -38,6 +38,7 @@ class Target:
     kubectl: tuple[str, ...]
     helm: tuple[str, ...]
     registry: str | None
+    """None = the built-in cluster, whose images come from this machine."""
 
     def call(self, *arguments: str, check: bool = True) -> str:
         done = subprocess.run([*self.kubectl, *arguments], capture_output=True, text=True, check=False)
@@ -45,8 +46,14 @@ class Target:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
+    @property
+    def own(self) -> bool:
+        """The built-in cluster, in which everything was made by demonstrations."""
+        return self.registry is None
+
     def run_object(self) -> dict[str, Any] | None:
-        text = self.call("-n", NAMESPACE, "get", "tar", RUN, "-o", "json", "--ignore-not-found", check=False)
+        """None = there is no such run. Raises ClusterError when the API server does not say."""
+        text = self.call("-n", NAMESPACE, "get", "tar", RUN, "-o", "json", "--ignore-not-found")
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None
         return found
 
@@ -122,12 +129,33 @@ def wait_for_operator(target: Target, tag: str, patience: float) -> None:
                 raise ClusterError(f"the operator does not become ready:\n{listing}{log}")
 
 
-def start_run(target: Target) -> None:
-    if target.run_object() is not None:
-        say(f"run {RUN!r} of an earlier demonstration is there; deleting it to start again")
+def start_run(target: Target) -> dict[str, Any]:
+    """The run to watch: the one that is there, unless it is over in a cluster that is the demonstration's own."""
+    run = target.run_object()
+    if run is not None and not ("deletionTimestamp" in run["metadata"] and target.own):
+        phase, progress = phase_of(run), run.get("status", {}).get("progress") or "no step yet"
+        if phase not in TERMINAL:
+            say(f"run {RUN!r} is there and under way ({phase}, {progress}); going on with it")
+            return run
+        if not target.own:
+            say(
+                f"run {RUN!r} is there and over ({phase}); it is shown as it is. To have another, delete it:\n"
+                f"  kubectl {' '.join(target.kubectl[1:])} -n {NAMESPACE} delete tar {RUN}"
+            )
+            return run
+        say(f"run {RUN!r} of an earlier demonstration is over ({phase}); replacing it with a new one")
+    if run is not None:
         target.call("-n", NAMESPACE, "delete", "tar", RUN, "--wait", "--cascade=foreground", "--timeout=120s")
     say(f"kubectl apply -f {RUN_FILE.relative_to(ROOT)}")
     target.call("-n", NAMESPACE, "apply", "-f", str(RUN_FILE))
+    made = target.run_object()
+    if made is None:
+        raise ClusterError(f"run {RUN!r} was deleted as soon as it was made; `make demo` starts another one")
+    return made
+
+
+def phase_of(run: dict[str, Any]) -> str:
+    return run.get("status", {}).get("phase") or "Pending"
 
 
 def progress_line(run: dict[str, Any], seconds: float) -> str:
@@ -141,7 +169,7 @@ def progress_line(run: dict[str, Any], seconds: float) -> str:
     saved = (status.get("checkpoint") or {}).get("step")
     parts = [
         f"{seconds:4.0f} s",
-        f"{status.get('phase') or 'Pending':<10}",
+        f"{phase_of(run):<10}",
         f"[{'#' * filled}{'.' * (20 - filled)}] step {done}/{total or '?'}",
         "reward -    " if reward is None else f"reward {reward:.3f}",
         f"environments {ready}/{desired}",
@@ -176,28 +204,45 @@ class LiveLine:
             self._stream.flush()
 
 
-def watch(target: Target, patience: float) -> dict[str, Any]:
+def watch(target: Target, run: dict[str, Any], patience: float) -> dict[str, Any]:
     """Follow the run until it has ended; whoever looks sees what `kubectl get tar -w` would show, and more."""
     say(f"watching run {RUN!r} (usually {USUALLY}; Ctrl-C stops watching, not the run)")
     live = LiveLine(sys.stderr)
     started = time.monotonic()
     try:
         while True:
-            run = target.run_object()
-            if run is not None:
-                live.show(progress_line(run, time.monotonic() - started))
-                if run.get("status", {}).get("phase") in TERMINAL:
-                    return run
+            live.show(progress_line(run, time.monotonic() - started))
+            if phase_of(run) in TERMINAL:
+                return run
             if time.monotonic() - started > patience:
                 raise ClusterError(f"run {RUN!r} has not ended within {patience:.0f} s; its state:\n{describe(target)}")
             time.sleep(1)
+            run = look_again(target, run)
     finally:
         live.end()
 
 
+def look_again(target: Target, run: dict[str, Any]) -> dict[str, Any]:
+    """The same run as it is now. Raises ClusterError when it is another one, or gone."""
+    try:
+        now = target.run_object()
+    except ClusterError:
+        return run  # the API server is away for a moment
+    if now is None:
+        raise ClusterError(f"run {RUN!r} was deleted by somebody else; `make demo` starts it again")
+    if now["metadata"]["uid"] != run["metadata"]["uid"]:
+        raise ClusterError(
+            f"run {RUN!r} was replaced by somebody else with another run of that name; `make demo` watches that one"
+        )
+    return now
+
+
 def describe(target: Target) -> str:
     pods = target.call("-n", NAMESPACE, "get", "pods", "-o", "wide", check=False)
-    run = target.run_object() or {}
+    try:
+        run = target.run_object() or {}
+    except ClusterError as error:
+        return f"  {error}\n{pods}"
     conditions = "".join(
         f"  {c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}\n"
         for c in run.get("status", {}).get("conditions", [])
@@ -206,7 +251,7 @@ def describe(target: Target) -> str:
 
 
 def how_to_look(target: Target) -> str:
-    if target.registry is not None:
+    if not target.own:
         return f"  kubectl {' '.join(target.kubectl[1:])} -n {NAMESPACE} get tar"
     return (
         f"  export KUBECONFIG={target.kubectl[2]}\n"
@@ -242,8 +287,7 @@ def up(arguments: argparse.Namespace) -> int:
     builder = images.pick_builder()
     tag = images.push(builder, target.registry) if target.registry else images.load(builder, CLUSTER)
     install_operator(target, tag)
-    start_run(target)
-    return report(target, watch(target, arguments.patience))
+    return report(target, watch(target, start_run(target), arguments.patience))
 
 
 def down(arguments: argparse.Namespace) -> int:

@@ -162,6 +162,83 @@ def test_a_cluster_of_the_person_s_own_needs_a_registry() -> None:
         demo.foreign("production", None)
 
 
+class Cluster(demo.Target):
+    """A cluster that has the run in these states, one after the other; None = no run, "away" = no answer."""
+
+    def __init__(self, *states: Any, own: bool = True) -> None:
+        super().__init__(("kubectl", "--context", "mine"), ("helm",), None if own else "registry.example.com/team")
+        object.__setattr__(self, "states", list(states))
+        object.__setattr__(self, "done", [])
+
+    def run_object(self) -> dict[str, Any] | None:
+        states: Any = self.states  # type: ignore[attr-defined]
+        state = states.pop(0) if len(states) > 1 else states[0]
+        if state == "away":
+            raise ClusterError("connection refused")
+        return None if state is None else state
+
+    def call(self, *arguments: str, check: bool = True) -> str:
+        self.done.append(arguments[2])  # type: ignore[attr-defined]
+        return ""
+
+
+def there(phase: str, uid: str = "1", **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"uid": uid, **metadata}, "status": {"phase": phase, "progress": "28/40"}}
+
+
+NEW = there("Pending", "2")
+STARTS: dict[str, tuple[list[Any], bool, list[str], str, str]] = {
+    "no run": ([None, NEW], True, ["apply"], "2", "kubectl apply"),
+    "no run, somebody else's cluster": ([None, NEW], False, ["apply"], "2", "kubectl apply"),
+    "under way": ([there("Running")], True, [], "1", "is there and under way (Running, 28/40); going on with it"),
+    "not looked at yet": ([{"metadata": {"uid": "1"}}], True, [], "1", "under way (Pending, no step yet)"),
+    "under way in somebody else's": ([there("Running")], False, [], "1", "is there and under way"),
+    "complete": ([there("Complete"), NEW], True, ["delete", "apply"], "2", "is over (Complete); replacing it"),
+    "failed": ([there("Failed"), NEW], True, ["delete", "apply"], "2", "is over (Failed); replacing it"),
+    "over in somebody else's": (
+        [there("Failed")],
+        False,
+        [],
+        "1",
+        "is shown as it is. To have another, delete it:\n  kubectl --context mine -n default delete tar",
+    ),
+    "being deleted": ([there("Running", deletionTimestamp="x"), NEW], True, ["delete", "apply"], "2", "kubectl apply"),
+}
+
+
+@pytest.mark.parametrize(("states", "own", "done", "uid", "said"), STARTS.values(), ids=STARTS)
+def test_a_demonstration_goes_on_with_a_run_that_is_there(
+    states: list[Any], own: bool, done: list[str], uid: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster(*states, own=own)
+    assert demo.start_run(cluster)["metadata"]["uid"] == uid
+    assert cluster.done == done  # type: ignore[attr-defined]
+    output = capsys.readouterr()
+    assert said in output.out + output.err
+
+
+WATCHES: dict[str, tuple[list[Any], str]] = {
+    "to its end": ([there("Running"), "away", there("Running"), there("Complete")], ""),
+    "over before": ([there("Failed")], ""),
+    "deleted by somebody": ([there("Running"), None], "'quickstart' was deleted by somebody else"),
+    "replaced by somebody": ([there("Running"), there("Complete", "2")], "'quickstart' was replaced by somebody else"),
+}
+
+
+@pytest.mark.parametrize(("states", "error"), WATCHES.values(), ids=WATCHES)
+def test_whoever_watches_sees_the_same_run_to_its_end(
+    states: list[Any], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo.time, "sleep", lambda _: None)
+    first, *later = states
+    cluster = Cluster(*(later or [first]))
+    if error:
+        with pytest.raises(ClusterError, match=error):
+            demo.watch(cluster, first, 100.0)
+    else:
+        assert demo.watch(cluster, first, 100.0) == states[-1]
+
+
 def test_every_tier_is_a_folder_of_tests() -> None:
     for tier in run_tests.PYTEST_TIERS:
         assert (ROOT / "tests" / tier).is_dir(), tier
