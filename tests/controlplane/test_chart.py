@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,68 @@ def test_uninstalling_keeps_runs_and_installing_again_finds_them(helm: Helm, kub
         helm("install", "tinker-atropos", str(CHART), "--namespace", "tinker-system", "--set", "replicaCount=0")
     assert "quickstart" in kubectl("get", "tar", "-n", "keeps").stdout
     kubectl("delete", "namespace", "keeps", "--wait=false")
+
+
+@pytest.fixture
+def nothing_installed(helm: Helm, kubectl: Kubectl, installed: None) -> Iterator[None]:
+    """As after `helm uninstall`: the CustomResourceDefinition is there, and of no release."""
+    helm("uninstall", "tinker-atropos", "--namespace", "tinker-system")
+    yield
+    for namespace in ("one", "two"):
+        helm("uninstall", namespace, "--namespace", namespace, "--ignore-not-found")
+    adopt(kubectl, "tinker-atropos", "tinker-system")
+    helm("install", "tinker-atropos", str(CHART), "--namespace", "tinker-system", "--set", "replicaCount=0")
+
+
+def adopt(kubectl: Kubectl, release: str, namespace: str) -> None:
+    """The commands of docs/installing.md."""
+    for command in COMMANDS:
+        words = [{"NAME": release, "NAMESPACE": namespace}.get(word, word) for word in re.split(r"([ =])", command)]
+        done = kubectl(*"".join(words).split()[1:])
+        assert done.returncode == 0, done.stderr
+
+
+COMMANDS = [
+    line.strip()
+    for line in (ROOT / "docs" / "installing.md").read_text().replace("\\\n", "").splitlines()
+    if line.startswith(("kubectl annotate", "kubectl label"))
+]
+
+
+def install(helm: Helm, name: str, *values: str) -> str:
+    """A release in the namespace of its name; what it is refused for."""
+    sets = [part for value in ("replicaCount=0", *values) for part in ("--set", value)]
+    try:
+        helm("upgrade", "--install", name, str(CHART), "--namespace", name, "--create-namespace", *sets)
+    except subprocess.CalledProcessError as error:
+        return str(error.stderr)
+    return ""
+
+
+def test_a_definition_that_was_kept_can_be_taken_over_by_another_release(
+    helm: Helm, kubectl: Kubectl, nothing_installed: None
+) -> None:
+    assert "cannot be imported into the current release" in install(helm, "one")
+    assert install(helm, "one", "crds.enabled=false") == ""
+    adopt(kubectl, "one", "one")
+    assert install(helm, "one", "crds.enabled=true") == ""
+
+
+def test_a_second_operator_for_the_same_runs_is_refused(helm: Helm, kubectl: Kubectl, nothing_installed: None) -> None:
+    for namespace in ("a", "b"):
+        kubectl("create", "namespace", namespace)
+    narrow = ("crds.enabled=false", "rbac.aggregateRoles=false")
+    assert install(helm, "one", "crds.enabled=false") == ""
+    for values, shared in ((), "all namespaces"), (("watchNamespaces={a,b}",), "a, b, two"):
+        refusal = install(helm, "two", "crds.enabled=false", *values)
+        assert f"the operator of release one in namespace one looks after runs of {shared} already" in refusal
+        assert "helm uninstall one --namespace one" in refusal
+    assert install(helm, "one", "crds.enabled=false", "watchNamespaces={a}") == "", "an upgrade is no second one"
+    for values, shared in (
+        (("crds.enabled=false",), "a, one"),
+        (("crds.enabled=false", "watchNamespaces={b,a}"), "a"),
+        (("crds.enabled=false", "watchNamespaces={one}"), "one"),
+        ((*narrow, "watchNamespaces={one}"), "one"),
+    ):
+        assert f"looks after runs of {shared} already" in install(helm, "two", *values), values
+    assert install(helm, "two", "crds.enabled=false", "watchNamespaces={b}") == ""

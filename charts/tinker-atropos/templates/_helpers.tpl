@@ -36,6 +36,44 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/*
+Refuses to be a second operator for the same runs: each would undo what the other one writes. Nothing is looked up without
+a cluster (helm template, dry runs); and only in the namespaces looked after when the release is made of namespaced objects
+alone, since who installs it need not have rights on the whole cluster.
+*/}}
+{{- define "tinker-atropos.alone" -}}
+{{- $root := . }}
+{{- $mine := list }}
+{{- if .Values.watchNamespaces }}{{ $mine = append .Values.watchNamespaces .Release.Namespace | uniq }}{{ end }}
+{{- $namespaced := and $mine (not .Values.crds.enabled) (not (and .Values.rbac.create .Values.rbac.aggregateRoles)) }}
+{{- range $place := ternary $mine (list "") (not (empty $namespaced)) }}
+{{- range $other := (lookup "apps/v1" "Deployment" $place "").items }}
+{{- $labels := $other.metadata.labels | default dict }}
+{{- $chart := hasPrefix (printf "%s-" $root.Chart.Name) (index $labels "helm.sh/chart" | default "") }}
+{{- $release := index $labels "app.kubernetes.io/instance" | default "" }}
+{{- $namespace := $other.metadata.namespace }}
+{{- $self := and (eq $release $root.Release.Name) (eq $namespace $root.Release.Namespace) }}
+{{- if and $chart (eq (index $labels "app.kubernetes.io/component" | default "") "operator") (not $self) }}
+{{- $theirs := list }}
+{{- range (index $other.spec.template.spec.containers 0).args }}
+{{- if hasPrefix "--watch-namespaces=" . }}
+{{- $theirs = append (trimPrefix "--watch-namespaces=" . | splitList ",") $namespace | uniq }}
+{{- end }}
+{{- end }}
+{{- $both := list }}
+{{- if and $mine $theirs }}
+{{- range $mine }}{{ if has . $theirs }}{{ $both = append $both . }}{{ end }}{{ end }}
+{{- else }}
+{{- $both = $mine | default $theirs | default (list "all namespaces") }}
+{{- end }}
+{{- if $both }}
+{{- fail (printf "the operator of release %s in namespace %s looks after runs of %s already, and two would work against each other. Go on with that one (helm upgrade %s --namespace %s), or remove it first (helm uninstall %s --namespace %s; runs stay), or give each its own namespaces (watchNamespaces of both; a release's own namespace is among them)" $release $namespace (join ", " $both) $release $namespace $release $namespace) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Reference of an image: (list image root) */}}
 {{- define "tinker-atropos.image" -}}
 {{- $image := index . 0 }}{{- $root := index . 1 }}{{- $common := $root.Values.images -}}
