@@ -512,7 +512,8 @@ class Ledger:
             self._move(self.groups[group], GroupState.LEASED, batch)
             content[self.groups[group].environment] += self.groups[group].sequences
         if fresh:
-            self.mix.add(content, self.shares(), {name for name, _ in self.queue.sizes()})
+            largest = max(self.groups[group].sequences for group in batch.groups)
+            self.mix.add(content, self.shares(), {name for name, _ in self.queue.sizes()}, largest)
 
     def _on_arrived(self, event: Event) -> None:
         self.batches[event["batch"]].arrived = True

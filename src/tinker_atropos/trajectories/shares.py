@@ -17,6 +17,9 @@ from tinker_atropos.trajectories.settings import Share
 WINDOW = 50
 """Batches that shares are reported over."""
 _POINTS = 0.02
+_EXACT = 1e-9
+_GROUPS = 2
+"""Groups that may be missing over the window: one that came too late, and one that batches cannot be split by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,23 @@ class Mix:
     def __init__(self) -> None:
         self.recent: deque[dict[str, int]] = deque(maxlen=WINDOW)
         self.short: deque[list[str]] = deque(maxlen=WINDOW)
-        """Which environments had nothing left and got less than their target, by batch."""
+        """Which environments had nothing left and got at least a group less than they were owed, by batch."""
         self.owed: dict[str, float] = {}
 
-    def add(self, batch: Mapping[str, int], shares: Mapping[str, Share], left: Iterable[str]) -> None:
-        """Count a batch: sequences by environment; `left` = the environments that still have groups queued."""
+    def add(self, batch: Mapping[str, int], shares: Mapping[str, Share], left: Iterable[str], group: int = 1) -> None:
+        """Count a batch: sequences by environment; `left` = the environments that still have groups queued.
+
+        Too little by less than a `group` (of so many sequences) is no lack of supply: a batch is made of whole ones. It
+        stays owed.
+        """
         total = sum(batch.values())
         targets = targets_of({*batch, *shares}, shares)
         able = set(left)
-        short = [name for name, target in targets.items() if name not in able and batch.get(name, 0) < total * target]
+        short = [
+            name
+            for name, target in targets.items()
+            if name not in able and self.owed.get(name, 0.0) + total * target - batch.get(name, 0) > group - _EXACT
+        ]
         rest = total - sum(batch.get(name, 0) for name in short)
         others = sum(target for name, target in targets.items() if name not in short) or 1.0
         for name, target in targets.items():
@@ -64,11 +75,14 @@ class Mix:
         """What each environment should get, by the environments that there are."""
         return targets_of({*shares, *(name for batch in self.recent for name in batch)}, shares)
 
-    def complaints(self, shares: Mapping[str, Share], known: Container[str] = ()) -> dict[str, str]:
+    def complaints(self, shares: Mapping[str, Share], group: int, known: Container[str] = ()) -> dict[str, str]:
         """Which environments cannot supply their share, with numbers.
 
-        One that is `known` to be short stays so until it is well within the limit: no complaint comes and goes.
+        Groups of `group` sequences do not divide a batch evenly, and one can be late: so much is no lack. One that is
+        `known` to be short stays so until it is well within the limit: no complaint comes and goes.
         """
+        whole = sum(sum(batch.values()) for batch in self.recent) or 1
+        enough = max(_POINTS, _GROUPS * group / whole)
         realised, targets = self.realised(), self.targets(shares)
         times = Counter(name for names in self.short for name in names)
         return {
@@ -77,7 +91,7 @@ class Mix:
                 f"{len(self.recent)} batches instead of {target:.1%}; it had nothing left in {times[name]} of them"
             )
             for name, target in targets.items()
-            if times[name] and realised.get(name, 0.0) < target - (_POINTS / 2 if name in known else _POINTS)
+            if times[name] and realised.get(name, 0.0) < target - enough * (0.5 if name in known else 1.0) - _EXACT
         }
 
     def to_json(self) -> list[object]:
@@ -148,7 +162,7 @@ def lacking(chosen: Iterable[Candidate], batch_size: int, shares: Mapping[str, S
 
 def _whole(sequences: float) -> int:
     """Rounded down, but 0.29 of 100 is 29."""
-    return int(sequences + 1e-9)
+    return int(sequences + _EXACT)
 
 
 def minima(shares: Mapping[str, Share], batch_size: int) -> dict[str, int]:

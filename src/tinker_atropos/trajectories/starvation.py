@@ -60,10 +60,11 @@ class Starvation:
         """Bring `warnings` up to date; those that are new."""
         known = {warning.key for warning in self.warnings}
         short = {environment for reason, environment in known if reason == SHARE}
+        size = ledger.settings.group_size or 1
         found = self._refused(ledger)
         found += [
             Complaint(SHARE, name, message)
-            for name, message in sorted(ledger.mix.complaints(ledger.shares(), short).items())
+            for name, message in sorted(ledger.mix.complaints(ledger.shares(), size, short).items())
         ]
         if ledger.blocked_since is not None and now - ledger.blocked_since >= ledger.patience:
             found.append(Complaint(PACKING, "", ledger.waiting_for()))

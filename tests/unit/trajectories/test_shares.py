@@ -40,7 +40,8 @@ class Supply:
                 batch[candidate.environment] += candidate.sequences
             assert sum(batch.values()) == self.batch_size
             self.queue.remove(choice.groups)
-            self.mix.add(batch, self.asked, {name for name, _ in self.queue.sizes()})
+            largest = max(candidate.sequences for candidate in choice.groups)
+            self.mix.add(batch, self.asked, {name for name, _ in self.queue.sizes()}, largest)
             self.got.update(batch)
         return choice
 
@@ -98,7 +99,7 @@ def test_limits_and_weights_are_kept_within_two_points_over_fifty_batches(
     assert expected is None or targets == pytest.approx(expected)
     for name, target in targets.items():
         assert supply.share(name) == pytest.approx(target, abs=0.02)
-    assert supply.mix.complaints(asked) == {}
+    assert supply.mix.complaints(asked, 4) == {}
 
 
 TARGETS: dict[str, tuple[dict[str, Share], dict[str, float]]] = {
@@ -151,7 +152,7 @@ class TestShortSupply:
             supply.post("slow", 1)
             supply.cut()
         assert supply.share("slow") == pytest.approx(1 / 8)
-        assert supply.mix.complaints(supply.asked) == {
+        assert supply.mix.complaints(supply.asked, 4) == {
             "slow": "environment slow cannot supply its share: 12.5% of the last 50 batches instead of 50.0%; "
             "it had nothing left in 50 of them"
         }
@@ -174,7 +175,7 @@ class TestShortSupply:
             supply.post("fast", 20)
             supply.post("slow", 1)
             assert not supply.cut().groups and supply.cut(strict=False).groups
-        assert supply.mix.complaints(supply.asked) == {
+        assert supply.mix.complaints(supply.asked, 4) == {
             "slow": "environment slow cannot supply its share: 12.5% of the last 50 batches instead of 50.0%; "
             "it had nothing left in 50 of them"
         }
@@ -185,7 +186,46 @@ class TestShortSupply:
             supply.post("a", 8)
             supply.post("b", 8)
             supply.cut()
-        assert supply.mix.complaints(supply.asked) == {}
+        assert supply.mix.complaints(supply.asked, 4) == {}
+
+    def test_a_batch_that_cannot_be_split_evenly_is_no_lack(self) -> None:
+        """Three environments of one speed, four groups in a batch: each posts four groups while three are trained."""
+        supply = Supply(shares(a=1, b=1, c=1), batch_size=16)
+        for number in range(50):
+            for place, name in enumerate("abc"):
+                supply.post(name, 2 if (number + place) % 3 == 0 else 1)
+            assert supply.cut().groups
+            assert supply.mix.complaints(supply.asked, 4) == {}, number
+        assert supply.share("c") == pytest.approx(1 / 3, abs=0.02)
+
+    @pytest.mark.parametrize("late", range(3))
+    def test_one_that_posts_just_its_own_among_others_with_plenty_is_no_lack(self, late: int) -> None:
+        """c posts four groups while three batches are trained."""
+        supply = Supply(shares(a=1, b=1, c=1), batch_size=16)
+        for number in range(48):
+            for name, count in {"a": 2, "b": 2, "c": 2 if number % 3 == late else 1}.items():
+                supply.post(name, count)
+            assert supply.cut().groups
+            assert supply.mix.complaints(supply.asked, 4) == {}, number
+        assert supply.share("c") == pytest.approx(1 / 3, abs=0.02)
+
+    @pytest.mark.parametrize(("groups", "told"), [(16, False), (14, False), (13, True), (0, True)])
+    def test_two_groups_too_few_in_a_young_run_are_no_lack(self, groups: int, told: bool) -> None:
+        """Of 12 batches of four groups 16 are its own: 14 are 29.2 %."""
+        mix = Mix()
+        for number in range(12):
+            own = groups // 12 + (number < groups % 12)
+            mix.recent.append({"a": 8 - 4 * (own > 1), "b": 8 - 4 * (own > 0), "c": 4 * own})
+            mix.short.append(["c"])
+        assert set(mix.complaints(shares(a=1, b=1, c=1), 4)) == ({"c"} if told else set())
+
+    def test_one_group_of_what_would_be_more_is_a_lack_in_the_long_run(self) -> None:
+        supply = Supply(shares(a=1, b=1, c=1), batch_size=16)
+        for _ in range(50):
+            for name, count in {"a": 2, "b": 2, "c": 1}.items():
+                supply.post(name, count)
+            assert supply.cut().groups
+        assert list(supply.mix.complaints(supply.asked, 4)) == ["c"]
 
 
 class TestMinimum:

@@ -83,7 +83,7 @@ def test_a_complaint_does_not_come_and_go_at_its_limit(below: float, known: bool
     points = round(below * 10)
     ledger.mix.recent.append({"a": 500 + points, "b": 500 - points})
     ledger.mix.short.append(["b"])
-    assert bool(ledger.mix.complaints(ledger.shares(), {"b"} if known else ())) == complains
+    assert bool(ledger.mix.complaints(ledger.shares(), 4, {"b"} if known else ())) == complains
 
 
 def test_sizes_that_sum_to_no_batch_are_named_when_patience_ends() -> None:
