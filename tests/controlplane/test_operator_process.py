@@ -272,3 +272,15 @@ async def _without_crd(kubeconfig: Path, kubectl: str, folder: Path) -> None:
         await eventually("the run's objects", made)
     finally:
         await programs.end()
+
+
+async def test_another_operator_for_the_same_runs_is_named_in_the_log(
+    world: World, programs: Programs, helm: Callable[..., str]
+) -> None:
+    """The chart, rendered without a cluster as GitOps does, cannot refuse."""
+    text = helm("template", "second", str(CHART), "--namespace", world.namespace)
+    deployment = next(body for body in yaml.safe_load_all(text) if body and body["kind"] == "Deployment")
+    await world.kube.request("POST", api.DEPLOYMENTS.path(world.namespace), body=deployment)
+    await programs.start("first", "--resync-seconds=2")
+    name = f"{world.namespace}/{deployment['metadata']['name']}"
+    await programs.said("first", f"the same runs are looked after by another operator, {name}")

@@ -141,7 +141,7 @@ async def test_deleting_a_run_removes_everything_within_seconds(world: World, op
     async def nothing() -> bool:
         return not await world.owned("short")
 
-    await eventually("nothing left of the run", nothing, 30)
+    await eventually("nothing left of the run", nothing)
 
 
 async def test_nothing_is_written_while_nothing_changes_and_an_operator_restart_changes_nothing(

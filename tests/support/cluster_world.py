@@ -28,7 +28,7 @@ def stamp(time_: dt.datetime | None = None) -> str:
     return (time_ or dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def eventually(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 30.0, pause: float = 0.1) -> Any:
+async def eventually(what: str, check: Callable[[], Awaitable[Any]], seconds: float = 60.0, pause: float = 0.1) -> Any:
     """Ask until the answer is true; the answer. Fails naming what was waited for and what was seen last."""
     until = time.monotonic() + seconds
     while True:

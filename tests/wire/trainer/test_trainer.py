@@ -104,6 +104,21 @@ def test_cut_short_and_replaced(server: Server, trainer: MakeTrainer, poster: Po
     assert_balanced(server, 8 * GROUPS_PER_STEP)
 
 
+def test_a_run_that_has_trained_more_than_is_asked_for_ends_at_once(
+    server: Server, trainer: MakeTrainer, poster: Post
+) -> None:
+    program = trainer(8).start()
+    poster(3 * GROUPS_PER_STEP)
+    until(lambda: len(program.steps()) >= 3, "three steps")
+    shorter = trainer(2, "shorter").start()
+    assert shorter.wait() == 0, shorter.text()
+    report = end_of(shorter)
+    assert shorter.steps() == []
+    assert (report["phase"], report["totalSteps"]) == ("Complete", 2) and report["step"] in (2, 3)
+    assert report["samplerWeights"].endswith("/sampler_weights/final")
+    assert program.wait() == exit_codes.FENCED
+
+
 @pytest.mark.parametrize("steps", [0, 2], ids=["before the takeover", "in the middle"])
 def test_asked_to_end_while_the_trajectory_server_is_away(
     server: Server, trainer: MakeTrainer, poster: Post, steps: int
