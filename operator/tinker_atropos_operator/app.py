@@ -24,6 +24,7 @@ from tinker_atropos_operator.probes import Canary, Health, start_metrics
 from tinker_atropos_operator.progress import ProgressReceiver
 from tinker_atropos_operator.queue import WorkQueue
 from tinker_atropos_operator.reconcile import Reconciler, Reports
+from tinker_atropos_operator.rivals import Rivals
 from tinker_atropos_operator.settings import Settings
 from tinker_atropos_operator.specs.run_objects import Platform
 from tinker_atropos_operator.tokens import TokenVerifier
@@ -66,6 +67,7 @@ class Operator:
         )
         self.canary = Canary(kube, settings)
         self.watcher = Watcher(kube, settings, self.cache, self.queue, self.canary.seen)
+        self._rivals = Rivals(kube, settings)
         self.receiver = ProgressReceiver(
             kube,
             self.cache,
@@ -199,6 +201,7 @@ class Operator:
             except ApiError as error:
                 log.warning("cannot list: %s", error)
                 continue
+            await self._rivals.look(self.watcher.namespaces)
             phases = collections.Counter(str(run.status.get("phase", "Pending")) for run in self.cache.runs())
             for phase in ("Pending", "Starting", "Running", "Stalled", "Complete", "Failed"):
                 metrics.RUNS.labels(phase).set(phases.get(phase, 0))
